@@ -3,18 +3,10 @@
 comma := ,
 PYTHON3 ?= python3
 PYTHON := .venv/bin/python
-# Most tests wait for processes and servers, so there are many more workers than processors, and all databases are tested
-# side by side. Those on PostgreSQL wait the longest, and the fast ones do not wait. But while a test waits, its processes
-# look again and again: with still more workers, all of them take longer.
-PYTEST := $(PYTHON) -m pytest $(LONG) --dist worksteal -m 'not timing' --ignore=tests/browser --ignore=tests/clusters
-# What counts on an idle machine: one test after the other, at the end.
-TIMING := $(PYTHON) -m pytest $(LONG) -m timing
-# What is all slow is not even imported.
-FAST := $(PYTHON) -m pytest -n 2 --dist worksteal -m 'not slow and not timing' -r fE --database sqlite
-FAST += --ignore=tests/browser --ignore=tests/clusters --ignore=tests/processes
-# They take almost as long as all the others together. test-changed runs those of what has changed.
-FAST += --ignore=tests/admin --ignore=tests/contract/test_tasks.py
-# Another order each time: it begins by saying which one. To repeat it: make test-fast SEED=1234
+# Most tests wait for processes and servers, so there are more workers than processors. But while a test waits, its
+# processes look again and again: with still more workers, all of them take longer.
+PYTEST := $(PYTHON) -m pytest $(LONG) --dist worksteal
+# Another order each time: it begins by saying which one. To repeat it: make test-sqlite SEED=1234
 SEED ?= default
 SHUFFLED := -p randomly --randomly-seed=$(SEED) --randomly-dont-reset-seed
 MANAGE := $(PYTHON) example_project/manage.py
@@ -25,7 +17,7 @@ INSTALLED := .venv/installed$(addprefix -,$(MYSQL))
 # A machine may forbid it, but without bytecode each process of the tests compiles all of them anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo freeze serve check test-changed test-fast test test-fast-sqlite test-slow-sqlite test-postgresql test-mysql test-browser test-clusters test-galera test-all test-in-life long green coverage lint format bench chaos simulate clusters pictures docs mutation mutants model messages
+.PHONY: demo freeze serve check test-changed test test-sqlite test-postgresql test-mysql test-in-life long green coverage lint format bench chaos simulate clusters pictures docs mutation mutants model messages
 
 demo: $(INSTALLED)-demo
 	$(MANAGE) migrate --verbosity 0
@@ -44,52 +36,38 @@ serve: $(INSTALLED)-demo
 	$(MANAGE) create_admin --port $(PORT)
 	$(MANAGE) runserver $(PORT)
 
-# First the tests of what has changed, then the fast ones.
-check: lint test-changed test-fast
+# First the tests of what has changed, then the fast ones. What is all slow is not even imported, and those of the pages
+# and of the tasks take almost as long as all the others together.
+check: lint test-changed
+	$(PYTEST) -n 2 -m 'not slow' -r fE $(SHUFFLED) $(addprefix --ignore=tests/,admin browser clusters processes contract/test_tasks.py)
 	$(PYTHON) -m tests.ties
 
 test-changed: $(INSTALLED)-test
 	$(PYTHON) -m tests.mirror | xargs -r $(PYTHON) -m pytest -q --database sqlite
 
-test-fast: $(INSTALLED)-test
-	$(FAST) $(SHUFFLED)
-
-# COVERED=yes measures the branches that the tests on SQLite cover, apart from what they do in other processes.
-COVER := $(if $(COVERED),--cov --cov-report= --cov-fail-under=0)
-COVER_MORE := $(if $(COVERED),--cov --cov-append --cov-report=term:skip-covered)
-SERVERS := postgresql $(if $(MYSQL_URL),mysql)
-# Two targets run side by side, each with three processes: while some wait, the others keep two cores busy. With more, the
+TESTED := sqlite postgresql $(if $(MYSQL_URL),mysql)
+# Two databases side by side, each with three processes: while some wait, the others keep two cores busy. With more, the
 # tests only wait for each other, some of them for too long. A report comes in one piece.
 SIDE_BY_SIDE := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) --jobs=2 --keep-going
+# Each pytest adds the names of its tests that failed (tests/conftest.py), so that they can all be printed at the end.
+export PYTEST_FAILURES ?= $(CURDIR)/.venv/failures
+NAMED = || { echo "FAILED make $@" >>$(PYTEST_FAILURES); exit 1; }
 
 test: $(INSTALLED)-test
-	@echo "Each of these prints its report when it ends, in some minutes: SQLite (fast and slow tests), $(SERVERS)."
-	$(MAKE) $(SIDE_BY_SIDE) test-fast-sqlite test-slow-sqlite $(SERVERS:%=test-%)
-	$(MAKE) $(SIDE_BY_SIDE) test-browser test-clusters $(if $(MYSQL_URL),test-galera)
-	$(TIMING) --database sqlite $(COVER_MORE)
-	$(TIMING) --database postgresql
+	@echo "Each of these prints its report when it ends, in some minutes: $(TESTED)."
+	@: >$(PYTEST_FAILURES)
+	@$(MAKE) --no-print-directory $(SIDE_BY_SIDE) $(TESTED:%=test-%) || { cat $(PYTEST_FAILURES); exit 1; }
 
-test-fast-sqlite:
-	$(PYTEST) -n 3 --ignore=tests/processes $(SHUFFLED) --database sqlite -m 'not timing and not slow' $(COVER)
+test-sqlite: $(INSTALLED)-test
+	$(PYTEST) -n 3 $(SHUFFLED) --database sqlite $(NAMED)
 
-test-slow-sqlite:
-	$(PYTEST) -n 3 $(SHUFFLED) --database sqlite -m 'not timing and slow'
-
-test-postgresql:
-	$(PYTEST) -n 3 --database postgresql
-
-test-mysql:
-	$(PYTEST) -n 3 --database mysql
-
-test-browser:
-	$(PYTHON) -m pytest $(LONG) -n 3 --dist worksteal tests/browser --database sqlite
-
-test-clusters:
-	$(PYTHON) -m pytest $(LONG) -n 2 --dist worksteal tests/clusters --database postgresql
+test-postgresql: $(INSTALLED)-test
+	$(PYTEST) -n 3 --database postgresql $(NAMED)
 
 # One cluster for all of its tests.
-test-galera:
-	$(PYTHON) -m pytest $(LONG) tests/clusters --database mysql
+test-mysql: $(INSTALLED)-test
+	$(PYTEST) -n 3 --ignore=tests/clusters --database mysql $(NAMED)
+	$(if $(LONG),$(PYTEST) tests/clusters --database mysql $(NAMED))
 
 # The tests of CI, again and again on a busy machine. For example: make green ROUNDS=3 AT=2026-12-31T23:50:00
 ROUNDS ?= 20
@@ -104,21 +82,18 @@ test-in-life: $(INSTALLED)-test
 
 # What takes hours: before a release, and by a schedule. It needs all that CI needs.
 long: $(INSTALLED)-test
-	$(MAKE) test-all LONG=--long
-	$(MAKE) test-in-life
+	$(if $(MYSQL_URL),,$(error Set MYSQL_URL, for example to mysql://root@127.0.0.1:3306/test: this needs MariaDB or MySQL too))
+	$(MAKE) test LONG=--long
+	$(MAKE) test-in-life LONG=--long
 	$(PYTHON) -m pip install --quiet --group tox
 	.venv/bin/tox run --skip-missing-interpreters=true -- --long
 	$(MAKE) mutants simulate model clusters
 	env -u DATABASE_URL $(MAKE) chaos
 	$(MAKE) bench PARTS=soak
 
-test-all:
-	$(if $(MYSQL_URL),,$(error Set MYSQL_URL, for example to mysql://root@127.0.0.1:3306/test: test-all demands MariaDB or MySQL too))
-	$(MAKE) test
-
+# Which branches the fast tests take. What runs in processes of its own is not seen.
 coverage: $(INSTALLED)-test
-	$(PYTEST) -n 4 --ignore=tests/processes --database sqlite --cov --cov-report= --cov-fail-under=0
-	$(TIMING) --database sqlite --cov --cov-append --cov-report=term:skip-covered --cov-report=html
+	$(PYTEST) -n 3 -m 'not slow' --database sqlite --cov --cov-report=term:skip-covered --cov-report=html
 
 lint: $(INSTALLED)-lint
 	$(PYTHON) -m ruff check .

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from django_singlejob.locking.request import Reason
     from django_singlejob.monitoring.facts import status
     from django_singlejob.running.current_run import CurrentRun, current_run, raise_if_stopped
-    from django_singlejob.running.decorators import command_job, job_lock, singleton_job
-    from django_singlejob.running.runner import SKIPPED, Outcome
+    from django_singlejob.running.decorators import command_job, job_lock, shell_job, singleton_job
+    from django_singlejob.running.outcomes import SKIPPED, Outcome
 
 __version__ = "0.1.0"
 
@@ -70,6 +70,7 @@ __all__ = [
     "is_executor",
     "job_lock",
     "raise_if_stopped",
+    "shell_job",
     "singleton_job",
     "status",
 ]
@@ -78,9 +79,10 @@ _HOMES = {
     "singleton_job": "running.decorators",
     "command_job": "running.decorators",
     "job_lock": "running.decorators",
-    "SKIPPED": "running.runner",
+    "shell_job": "running.decorators",
+    "SKIPPED": "running.outcomes",
     "CurrentRun": "running.current_run",
-    "Outcome": "running.runner",
+    "Outcome": "running.outcomes",
     "Reason": "locking.request",
     "current_run": "running.current_run",
     "raise_if_stopped": "running.current_run",

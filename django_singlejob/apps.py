@@ -8,6 +8,8 @@ from django.core.checks import CheckMessage, Tags, register
 from django.utils.module_loading import import_string
 from django.utils.translation import gettext_lazy as _
 
+from django_singlejob.process import rooms
+
 if django.VERSION >= (6, 0):
     # This import registers Django's own check, which asks our backend. A project may import the module too late.
     import django.tasks
@@ -33,7 +35,6 @@ CHECKS: dict[Callable[..., Sequence[CheckMessage]], Sequence[str]] = {
     _check("check_time"): (),
     _check("check_jobs"): (),
     _check("check_database"): (),
-    _check("check_caches"): (),
     _check("check_logging"): (),
     _check("check_server"): (Tags.database,),
 }
@@ -50,10 +51,24 @@ def _receiver(name: str) -> Callable[..., None]:
     return receive
 
 
+def _receive_takeover(**kwargs: Any) -> None:
+    import_string("django_singlejob.integrations.pings.ping_death")(**kwargs)
+
+
+#: What rooms add to the kernel, by name, and where it is: imported when it is first used.
+ROOMS = {
+    "lane": "django_singlejob.tasks.lane.lane",
+    "one_off_steps": "django_singlejob.tasks.one_offs.one_off_steps",
+    "grant_at_once": "django_singlejob.single_statement.grant_at_once",
+    "release_at_once": "django_singlejob.single_statement.release_at_once",
+    "output_file": "django_singlejob.integrations.output_file.output_file",
+}
+
 # By signal. Made once, because a signal has the same receiver only once.
 RECEIVERS: dict[str, Callable[..., None]] = {
     "job_started": _receiver("pings.ping_start"),
     "job_finished": _receiver("pings.ping_end"),
+    "lock_taken_over": _receive_takeover,
 }
 
 
@@ -67,6 +82,8 @@ class SingleJobConfig(AppConfig):
 
     def ready(self) -> None:
         self.loaded = frozenset(sys.modules)
+        for name, path in ROOMS.items():
+            rooms.add(name, path)
         for check, tags in CHECKS.items():
             register(check, *tags)
         for name, receive in RECEIVERS.items():

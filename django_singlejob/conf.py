@@ -9,11 +9,16 @@ from urllib.parse import urlsplit
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
-from django_singlejob.exceptions import quoted
-
 ZERO = timedelta()
+# A database nearby lost leases of up to 20 ms; one that is farther away, or busy, needs more.
+SHORTEST_LEASE = timedelta(seconds=0.5)
 WEB_URL = "an ASCII URL that begins with https:// or http://, without a user"
 LOCAL_TIME = "USE_TZ is False, but leases are judged in UTC, by the database's clock."
+
+# Of a value in a message; the repr of a negative timedelta is this long.
+_QUOTED_LENGTH = 64
+# The options and settings whose values may be secrets, or contain some.
+_SECRETS = frozenset({"HEALTH_TOKEN", "PING_URL", "SINGLEJOB"})
 
 
 class Options(NamedTuple):
@@ -39,6 +44,9 @@ class Options(NamedTuple):
     """How many runs of each job are kept; older ones are pruned."""
     output: int = 10_000
     """How many characters of what a run printed are kept with it; 0 means none."""
+    output_file: str | None = None
+    """The path of a file to which what a run prints is also appended, in which ``{name}`` is the job's name; ``None``
+    means that there is none."""
     runs_per_process: int = 1_000
     """After how many runs a worker replaces a process that runs jobs; 1 means that each run has one of its own."""
     record_command: str | Callable[[list[str]], str] = "name"
@@ -65,19 +73,17 @@ def options() -> Options:
     if not settings.USE_TZ:
         raise ImproperlyConfigured(f"{LOCAL_TIME} Set USE_TZ = True.")
     given = getattr(settings, "SINGLEJOB", {})
-    if not _is_same(given, _last[0]):
+    known, found = _last
+    # Not `==`, because True == 1 and 6.0 == 6.
+    if not isinstance(given, dict) or [*given] != [*known] or not all(map(is_, given.values(), known.values())):
         known = dict(given) if isinstance(given, dict) else given  # the dict itself may be changed in place
-        _last = known, _validated(known)
-    return _last[1]
+        found = _validated(known)
+        _last = known, found
+    return found
 
 
 # The dict that was validated last, and its options.
 _last: tuple[dict[str, Any], Options] = {}, Options()
-
-
-def _is_same(given: object, known: dict[str, Any]) -> bool:
-    # Not `==`, because True == 1 and 6.0 == 6.
-    return isinstance(given, dict) and [*given] == [*known] and all(map(is_, given.values(), known.values()))
 
 
 def _validated(given: Any) -> Options:
@@ -91,15 +97,13 @@ def problems(given: Any) -> Iterator[tuple[str | None, str]]:
     """Yield each invalid entry of the dict as its key and a sentence. The key is ``None`` if the dict itself is
     invalid."""
     if not isinstance(given, dict):
-        yield None, f"SINGLEJOB is {quoted(given)}, but must be a dict."
+        yield None, f"SINGLEJOB is {quoted(given, 'SINGLEJOB')}, but must be a dict."
         return
     for key, value in given.items():
         if key not in KEYS:
             yield key, f"SINGLEJOB contains the unknown key {quoted(key)}. The valid keys are: {', '.join(KEYS)}."
         elif wanted := _wanted(key, value):
-            # Nobody may read in a log what may be a secret.
-            given_value = f"of the type {type(value).__name__}" if key == "HEALTH_TOKEN" else quoted(value)
-            yield key, f"SINGLEJOB[{key!r}] is {given_value}, but must be {wanted}."
+            yield key, f"SINGLEJOB[{key!r}] is {quoted(value, key)}, but must be {wanted}."
 
 
 def _wanted(key: str, value: object) -> str | None:
@@ -157,8 +161,8 @@ _RULES: dict[str, tuple[str, Any]] = {
     ),
     "DATABASE": ("the alias of a database, or None", _is_name_or_none),
     "LEASE": (
-        f"a timedelta longer than zero, and of {_LONGEST.days} days at most",
-        lambda value: _is_duration(value) and value > ZERO,
+        f"a timedelta of {SHORTEST_LEASE.total_seconds()} seconds or longer, and of {_LONGEST.days} days at most",
+        lambda value: _is_duration(value) and value >= SHORTEST_LEASE,
     ),
     "HEARTBEATS_PER_LEASE": (
         "a whole number from 4 to 1,000: with fewer, one lost packet can cost a healthy holder its lock",
@@ -178,6 +182,10 @@ _RULES: dict[str, tuple[str, Any]] = {
     "OUTPUT": (
         "a whole number of characters, from 0 to 1,000,000",
         lambda value: _is_count(value) and value <= 1_000_000,
+    ),
+    "OUTPUT_FILE": (
+        "an absolute path, such as '/var/log/shop/{name}.log', or None",
+        lambda value: value is None or (isinstance(value, str) and value.startswith("/") and value.isprintable()),
     ),
     "RUNS_PER_PROCESS": (f"a whole number of runs, from 1 to {_MOST}", lambda value: _is_count(value, 1)),
     "RECORD_COMMAND": (
@@ -199,3 +207,15 @@ _RULES: dict[str, tuple[str, Any]] = {
         lambda value: value is None or _is_token(value),
     ),
 }
+
+
+def quoted(value: object, option: str = "") -> str:
+    """The value as a message quotes it: like ``repr``, but cut, and whatever the value is. Of an ``option`` that may be
+    a secret, only the type: messages get into logs and mails."""
+    if option.upper() in _SECRETS:
+        return f"of the type {type(value).__name__}"
+    try:
+        text = repr(value)
+    except Exception:  # it may be any class's own, and Python refuses to convert very long integers
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= _QUOTED_LENGTH else f"{text[:_QUOTED_LENGTH]}..."

@@ -111,7 +111,7 @@ class JobStopped(SingleJobError):
 
 
 class JobInterrupted(KeyboardInterrupt):
-    """The process received SIGTERM, SIGINT or SIGHUP while the job was running, or a user stopped the run.
+    """The process received SIGTERM, SIGINT, SIGQUIT or SIGHUP while the job was running, or a user stopped the run.
 
     This is not an ``Exception``, so a job's ``except Exception`` does not swallow it.
 
@@ -134,13 +134,3 @@ class SkipRun(Exception):
 
     The run is neither a success nor a failure. The caller does not get the exception, but ``SKIPPED``.
     """
-
-
-# Of a value in a message; the repr of a negative timedelta is this long.
-_QUOTED_LENGTH = 64
-
-
-def quoted(value: object) -> str:
-    """The value as a message quotes it: like ``repr``, but cut."""
-    text = repr(value)
-    return text if len(text) <= _QUOTED_LENGTH else f"{text[:_QUOTED_LENGTH]}..."

@@ -7,26 +7,45 @@ signal is about a lease or a lock. The name cannot be the sender, because Django
 equal strings may be two objects.
 """
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any, ClassVar
+
 from django.dispatch import Signal
 
+
+class JobSignal(Signal):
+    """In a supervisor, a thread of its own calls the receivers, one signal after the other.
+
+    Attributes:
+        leave: has such a thread send a signal; returns ``False`` if the caller must do it.
+    """
+
+    leave: ClassVar[Callable[[Callable[[], object]], bool] | None] = None
+
+    def send_robust(self, sender: Any, **named: Any) -> list[Any]:
+        send, leave = partial(super().send_robust, sender, **named), JobSignal.leave
+        return [] if leave and self.has_listeners(sender) and leave(send) else send()
+
+
 #: ``run`` (a ``CurrentRun``): the lock was acquired, and the job's function is about to be called.
-job_started = Signal()
+job_started = JobSignal()
 
 #: ``run`` (a ``CurrentRun``), ``status`` (a ``JobRun.Status``), ``duration`` (timedelta), ``error`` (an exception or
 #: ``None``): the run has ended, and its lock is released.
-job_finished = Signal()
+job_finished = JobSignal()
 
 #: ``reason`` (a ``Reason``): a call did not run.
-job_skipped = Signal()
+job_skipped = JobSignal()
 
 #: ``lease`` (a ``Lease``): the holder can no longer prove its right. May be sent from a thread other than the job's.
-lease_lost = Signal()
+lease_lost = JobSignal()
 
 #: ``lease`` (the new one; ``None`` if the lock was cleared), ``lock`` (the ``JobLock`` row as its former holder left
 #: it): the former holder has lost its lock.
-lock_taken_over = Signal()
+lock_taken_over = JobSignal()
 
 #: ``slot``, ``reason`` (a ``MisfireOutcome``), ``first`` and ``count``: a slot was not run within its grace. Slots with
 #: the same outcome share one signal: ``slot`` is the last of them, ``first`` the first, and ``count`` their number (for
 #: a cron expression, at most 10,000 are counted).
-slot_misfired = Signal()
+slot_misfired = JobSignal()

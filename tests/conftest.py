@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -9,16 +10,25 @@ from django.conf import settings
 from django.db import connection
 from django.db.backends.postgresql.operations import DatabaseOperations
 
-from django_singlejob.locking import keeper, recording
+from django_singlejob.locking import at_exit, heartbeat, recording
 from tests import flush
 from tests.children import ROOT, Spawn
-from tests.locking.keeping import dismiss
+from tests.locking.heartbeat_thread import dismiss
 from tests.proxy import Proxy
 from tests.selection import is_granted_both_ways
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """`make test` prints the names of what failed on all databases as its last lines."""
+    file = os.environ.get("PYTEST_FAILURES")
+    if file and "PYTEST_XDIST_WORKER" not in os.environ:
+        reports = [*terminalreporter.getreports("failed"), *terminalreporter.getreports("error")]
+        lines = [f"FAILED {report.nodeid} on {config.getoption('--database')}\n" for report in reports]
+        with Path(file).open("a") as failures:
+            failures.writelines(lines)
 
 
 @pytest.fixture
@@ -45,11 +55,26 @@ def no_history_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def no_keeper_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def no_heartbeat_thread_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A test may fork, or replace the clocks, and begins without the threads of those before it."""
-    monkeypatch.setattr(keeper, "IDLE", 0.1)
+    monkeypatch.setattr(heartbeat, "IDLE", 0.1)
     yield
     dismiss()
+
+
+@pytest.fixture(autouse=True)
+def no_lock_is_left() -> Iterator[None]:
+    """What a test still holds at its end is not released when the process exits: its holder plays dead, and the
+    database is gone by then."""
+    yield
+    at_exit._granted.clear()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_lock_is_left_at_the_end() -> Iterator[None]:
+    """If this process says at its exit that a lock could not be released, the lock is none of a test's."""
+    yield
+    assert not at_exit.may_hold_a_lock(), f"Something other than a test has left locks: {at_exit._granted}"
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -70,7 +95,7 @@ def single_statement(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
 
 @pytest.fixture
 def child_env(request: pytest.FixtureRequest, database_url: str, tmp_path: Path) -> dict[str, str]:
-    """The environment of a process that uses the test database. It measures coverage if the tests do."""
+    """The environment of a process that uses the test database."""
     return os.environ | {
         "DATABASE_URL": database_url,
         "DJANGO_SETTINGS_MODULE": "tests.settings",

@@ -11,7 +11,7 @@ from django.db import connection, connections
 
 from django_singlejob.database.transactions import drop
 from django_singlejob.jobs import registry
-from django_singlejob.locking import at_exit
+from django_singlejob.jobs.discovery import autodiscover
 from django_singlejob.process.received_signals import deferred_signals
 from tests.contract.acts import closing
 from tests.ports import quiet_port
@@ -31,18 +31,17 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No jobs are registered, nothing was logged that is logged once, and what the test still holds at its end is not
-    released when the process exits."""
-    registry.autodiscover()  # a module registers its jobs only once, so load them before this test
-    monkeypatch.setattr(registry, "_jobs", {})
-    monkeypatch.setattr(at_exit, "_granted", {})
+    """No jobs are registered."""
+    autodiscover()  # a module registers its jobs only once, so load them before this test
+    for table in ("_jobs", "_disputed", "failures"):
+        monkeypatch.setattr(registry, table, {})
 
 
 @pytest.fixture
 def as_program(monkeypatch: pytest.MonkeyPatch) -> None:
     """A command that the test calls handles signals, as one that is the program of its process does."""
     for name in ("run_singleton", "singleton_worker"):
-        command = f"django_singlejob.management.commands.{name}.signals_of_command"
+        command = f"django_singlejob.management.commands.{name}.deferred_signals"
         monkeypatch.setattr(command, lambda **_: deferred_signals())
 
 

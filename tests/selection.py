@@ -1,13 +1,17 @@
-"""Which tests run where: a pytest plugin with the option `--long` and the marks `on_database`, `long` and `timing`.
+"""Which tests run where: a pytest plugin with the option `--long` and the marks `on_database` and `long`.
 
-A test that touches no database runs once, on SQLite. So do those in `ONCE`, because what they are about does not depend
-on the database, unless they name databases themselves. What is `long` runs only with `--long`. What is `timing` counts
-on a machine that has nothing else to do, so it runs after the others, one test at a time.
+All tests run on SQLite. On a server run those that use the database and are `EVERYWHERE`, those that name the server
+themselves, and those of files that are named on the command line. What is `long` runs only with `--long`, which runs
+all that use a database on each of them.
 """
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
+from pathlib import Path
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 import pytest
 
@@ -16,48 +20,63 @@ if TYPE_CHECKING:
 
     from _pytest.mark import ParameterSet
 
-#: Paths below tests/, or the nodes of tests, and why one database suffices. The longest that fits a test counts; ""
-#: means all databases.
-ONCE = {
-    "admin": "pages are Django's templates; what they ask the database is tested with queries, one-offs and the day",
-    "admin/test_admin_day.py": "",
-    "admin/test_admin_one_offs.py": "",
-    "admin/test_admin_queries.py": "",
-    "browser": "pages are the same",
-    "contract/test_catch_up.py::test_a_tick_costs_the_same_whatever_the_number_of_jobs_that_are_not_due": "counts",
-    "contract/test_interruption.py": "signals and threads",
-    "locking/test_heartbeat.py": "threads",
-    "locking/test_keeper.py": "threads",
-    "management/test_hostile_rows.py": "a grid of hostile values",
-    "monitoring/test_verdict.py::test_it_takes_as_many_queries_however_much_there_is": "counts",
-    "overlap": "processes and signals",
-    "recipes/test_jobs_recipes.py": "recipes; what they promise is tested where it is built",
-    "recipes/test_jobs_recipes.py::test_a_holder_that_lost_its_lock_writes_nothing": "",
-    "running/test_tasks_api.py": "imports",
-    "running/test_values.py": "a grid of hostile values",
-    "processes/test_crontab_line.py": "the shell's part of the wrapper",
-    "processes/test_flock.py": "the shell's part of the wrapper",
-    "processes/test_interrupts.py": "signals",
-    "processes/test_left_behind.py": "the shell's part of the wrapper",
-    "processes/test_signal_rounds.py": "signals",
-    "processes/test_terminals.py": "terminals",
-    "models/test_runs.py::test_any_number_of_jobs_may_have_some": "SQLite's limit",
-    "test_example_project.py": "the example",
-    "process/test_received_signals.py": "signals",
-    "worker/test_batches.py::test_many_that_nobody_knows_take_few_queries": "counts",
+TESTS = Path(__file__).parent
+#: Paths below tests/: what depends on the database, and so runs on each of them. All else runs on SQLite.
+EVERYWHERE = {
+    "admin/test_admin_day.py",
+    "admin/test_admin_one_offs.py",
+    "admin/test_admin_queries.py",
+    "contract",
+    "control",
+    "database",
+    "locking",
+    "models",
+    "monitoring/test_health.py",
+    "monitoring/test_queues.py",
+    "process/test_clock.py",
+    "processes/test_death.py",
+    "processes/test_hung_database.py",
+    "processes/test_least_grants.py",
+    "processes/test_migrate.py",
+    "processes/test_outages.py",
+    "processes/test_pgbouncer.py",
+    "processes/test_schedules.py",
+    "processes/test_sick_servers.py",
+    "processes/test_standby.py",
+    "processes/test_two_faults.py",
+    "processes/test_vanished.py",
+    "running/test_enqueue.py",
+    "running/test_insert.py",
+    "tasks/test_batches.py",
+    "test_single_statement.py",
+    "worker/test_due.py",
 }
-#: Paths below tests/, or the nodes of tests: load, random rounds, searches and grids.
+#: The exceptions, and why SQLite suffices.
+ONCE = {
+    "locking/test_heartbeat.py": "threads",
+    "locking/test_heartbeat_thread.py": "threads",
+    "models/test_runs.py::test_any_number_of_jobs_may_have_some": "SQLite's limit",
+    "tasks/test_batches.py::test_many_that_nobody_knows_take_few_queries": "counts",
+}
+#: Paths below tests/, or the nodes of tests: load, random rounds, searches, and what is the rarest.
 LONG = {
+    "admin/test_addresses.py::test_nor_does_one_from_djangos_own",
+    "browser/test_alarm.py",
+    "browser/test_lock_pages.py::test_a_watch_that_is_long_keeps_no_other_lock_waiting",
+    "browser/test_lock_pages.py::test_thirty_fit_on_a_phone",
+    "browser/test_lock_pages.py::test_to_force_one_nobody_waits_for_the_watch_of_another",
+    "browser/test_night.py",
+    "browser/test_overview_on_two_screens.py",
+    "browser/test_themes.py",
     "chaos/test_chaos.py::test_ctrl_c_ends_it_early_and_it_judges_what_there_is",
     "chaos/test_chaos.py::test_if_nothing_goes_wrong_nothing_is_found_and_nothing_is_left",
-    "clusters/test_galera.py::test_nothing_is_lost_or_doubled_with_a_node",
+    "clusters/test_galera.py",
     "contract/test_hidden_meanwhile.py",
     "model/test_model.py::test_the_model_follows_what_the_real_code_does_now",
     "model/test_model.py::test_the_model_is_as_expected",
-    "mutants/test_mutants.py::test_each_named_test_is_one_of_those_that_ci_runs_there",
-    "running/test_values.py::test_a_huge_value_is_refused_without_a_look_at_all_of_it",
     "processes/test_interrupts.py::test_a_plain_script_that_is_interrupted_at_a_random_moment_releases_at_exit",
     "processes/test_interrupts.py::test_no_signal_at_a_random_moment_leaves_a_lock",
+    "processes/test_foreign_tasks.py",
     "processes/test_schedules.py::test_200_slots_are_run_once_each_however_wrong_the_servers_clocks_are",
     "processes/test_schedules.py::test_no_slot_is_lost_or_run_again_when_servers_are_away_or_die_and_the_history_is_deleted",
     "processes/test_schedules.py::test_slots_that_are_coalesced_are_skipped_and_the_others_run_once_each",
@@ -68,15 +87,45 @@ LONG = {
     "simulation/test_explore.py::test_pruning_loses_no_outcome",
     "simulation/test_reverted_repairs.py",
     "simulation/test_simulation.py::test_no_promise_is_broken_in_a_minute",
+    "test_example_project.py::test_in_a_terminal_it_is_a_table_that_changes_in_place",
+}
+#: Paths below tests/, or the nodes of tests: grids. If a test has more than two rows, CI runs one row of this
+#: many. The others are `long`, unless the command line names their file. The longest name counts. Where each row is a
+#: promise of its own, all of them run.
+GRIDS = {
+    "admin/test_addresses.py": 4,
+    "admin/test_admin_jobs.py::test_whatever_it_is_called": 4,
+    "admin/test_admin_one_offs.py::test_whatever_is_typed_is_answered_with_a_form": 4,
+    "browser/test_looks.py": 7,
+    "browser/test_stage.py": 4,
+    "integrations": 4,
+    "life": 4,
+    "management/test_call_command.py": 4,
+    "management/test_hostile_rows.py": 4,
+    "models/test_unreadable.py": 16,
+    "monitoring/test_verdict.py::test_the_command_and_the_admin_say_the_same_and_each_finding_has_a_link": 4,
+    "overlap": 4,
+    "integrations/test_health_page.py": 1,
+    "integrations/test_pings.py": 1,
+    "processes": 4,
+    "processes/test_exit_statuses.py": 1,
+    "processes/test_interrupts.py": 1,
+    "processes/test_least_grants.py": 1,
+    "processes/test_not_begun.py": 1,
+    "processes/test_stalled_readers.py": 1,
+    "processes/test_stopped.py": 1,
+    "processes/test_supervisor.py": 1,
+    "processes/test_suspects.py": 1,
+    "simulation/test_simulation.py::test_each_scenario_comes_to_its_end": 4,
 }
 #: Paths below tests/, or the nodes of tests: what takes long without a mark of its own.
 SLOW = {
     "browser",
     "clusters",
     "management/test_hostile_rows.py",
+    "models/test_unreadable.py",
     "management/test_startup.py::test_run_singleton_imports_nothing_that_only_others_need",
-    "monitoring/test_verdict.py::test_each_finding_has_a_link_to_where_something_can_be_done",
-    "monitoring/test_verdict.py::test_the_command_and_the_admin_say_the_same",
+    "monitoring/test_verdict.py::test_the_command_and_the_admin_say_the_same_and_each_finding_has_a_link",
     "running/test_enqueue.py::test_a_worker_outlives_what_was_written_by_hand",
     "running/test_values.py::test_the_arguments_together_have_the_same_length",
     "overlap",
@@ -86,14 +135,6 @@ SLOW = {
 }
 #: So do tests that start processes.
 SLOW_FIXTURES = {"child_env", "proxy"}
-#: They test signals and heartbeats at their time, or drop databases, for which a server waits for all of its sessions.
-TIMING = {
-    "processes/test_ci_run.py",
-    "processes/test_interrupts.py",
-    "processes/test_signal_rounds.py",
-    "test_databases.py::test_it_is_dropped_whichever_test_of_a_worker_is_the_last",
-    "process/test_received_signals.py",
-}
 #: On PostgreSQL, these are run a second time with single statements. With --long, so is the whole contract.
 GRANTS = {
     "contract/test_claims.py",
@@ -140,22 +181,51 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "on_database(*names): run the test only on these databases")
     config.addinivalue_line("markers", "long: load, random rounds, searches and grids, which run only with --long")
-    config.addinivalue_line("markers", "timing: counts on an idle machine, so it runs after the others, alone")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not import what has no test for this server."""
+    database = config.getoption("--database")
+    if database == "sqlite" or config.getoption("--long") or collection_path.suffix != ".py":
+        return None
+    is_everywhere = is_below(collection_path.relative_to(TESTS).as_posix(), EVERYWHERE)
+    names_it = re.search(rf'on_database\([^)]*"{database}"', collection_path.read_text())
+    return None if is_everywhere or names_it or is_given(collection_path, config) else True
+
+
+def is_given(path: Path, config: pytest.Config) -> bool:
+    """Whether the command line names this file, or tests in it."""
+    return any(Path(config.invocation_params.dir, each.partition("::")[0]) == path for each in config.args)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         place = place_of(item)
-        for mark, places in (("long", LONG), ("slow", SLOW), ("timing", TIMING)):
+        for mark, places in (("long", LONG), ("slow", SLOW)):
             if is_below(place, places):
                 item.add_marker(mark)
         if SLOW_FIXTURES & {*getattr(item, "fixturenames", ())}:
             item.add_marker("slow")
+    leave_rows_out(items)
     kept = [item for item in items if is_selected(item, config)]
     if left_out := {*items} - {*kept}:
         config.hook.pytest_deselected(items=[*left_out])
         items[:] = kept
+
+
+def leave_rows_out(items: list[pytest.Item]) -> None:
+    """Mark rows of `GRIDS` as long."""
+    grids = defaultdict[str, list[pytest.Item]](list)
+    for item in items:
+        if is_below(place_of(item), GRIDS) and is_selected(item, item.config) and not is_given(item.path, item.config):
+            grids[place_of(item)].append(item)
+    for place, rows in grids.items():
+        every = GRIDS[max((grid for grid in GRIDS if is_below(place, [grid])), key=len)]
+        # The same ones in any order of the tests, and of each parameter several values.
+        for item in sorted(rows, key=lambda row: crc32(row.nodeid.encode()))[-(-len(rows) // every) :]:
+            if len(rows) > 2:
+                item.add_marker("long")
 
 
 def place_of(item: pytest.Item) -> str:
@@ -178,13 +248,13 @@ def is_selected(item: pytest.Item, config: pytest.Config) -> bool:
         return True
     if item.get_closest_marker("long"):
         return False
-    return database == "sqlite" or bool(named) or not runs_once(item)
+    return database == "sqlite" or bool(named) or runs_everywhere(item)
 
 
-def runs_once(item: pytest.Item) -> bool:
+def runs_everywhere(item: pytest.Item) -> bool:
     place = place_of(item)
-    reasons = [ONCE[path] for path in sorted(ONCE, key=len) if is_below(place, [path])]
-    return bool(reasons and reasons[-1]) or not uses_database(item)
+    is_chosen = is_below(place, EVERYWHERE) and not is_below(place, ONCE)
+    return uses_database(item) and (is_chosen or is_given(item.path, item.config))
 
 
 def uses_database(item: pytest.Item) -> bool:

@@ -7,7 +7,6 @@ from typing import Any
 
 import django
 import environ
-import psycopg
 
 from tests.browser.policy import POLICY
 
@@ -80,6 +79,9 @@ if database["ENGINE"] == "django.db.backends.sqlite3":
             "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL",
         }
 elif isolation and database["ENGINE"] == "django.db.backends.postgresql":
+    # Each process of the tests would load it in vain.
+    import psycopg
+
     options["isolation_level"] = psycopg.IsolationLevel[isolation.upper().replace(" ", "_")]
 elif isolation:
     options["isolation_level"] = isolation
@@ -95,6 +97,8 @@ if not env.bool("SINGLEJOB_TEST_ENABLED", default=True):
 
 if (output := env.int("SINGLEJOB_TEST_OUTPUT", default=None)) is not None:
     SINGLEJOB = {"OUTPUT": output}
+if output_file := env("SINGLEJOB_TEST_OUTPUT_FILE", default=""):
+    SINGLEJOB = {**SINGLEJOB, "OUTPUT_FILE": output_file}
 if ping_url := env("SINGLEJOB_TEST_PING_URL", default=""):
     SINGLEJOB = {**SINGLEJOB, "PING_URL": ping_url}
 

@@ -28,6 +28,7 @@ DEFAULTS = {
     "HISTORY_DAYS": 30,
     "HISTORY_KEEP": 1000,
     "OUTPUT": 10_000,
+    "OUTPUT_FILE": None,
     "RUNS_PER_PROCESS": 1000,
     "RECORD_COMMAND": "name",
     "AUTODISCOVER": ("jobs", "tasks"),
@@ -47,6 +48,7 @@ OTHERS = {
     "HISTORY_DAYS": 0,
     "HISTORY_KEEP": 0,
     "OUTPUT": 0,
+    "OUTPUT_FILE": "/var/log/shop/{name}.log",
     "RUNS_PER_PROCESS": 1,
     "RECORD_COMMAND": "shop.holders.command",
     "AUTODISCOVER": ["jobs", "reports.nightly"],
@@ -58,7 +60,7 @@ OTHERS = {
 IMPOSSIBLE: dict[str, list[object]] = {
     "ENABLED": ["False", "", 0, 1, None],
     "DATABASE": ["", 1],
-    "LEASE": [timedelta(), NEGATIVE, 60, None],
+    "LEASE": [timedelta(), timedelta(microseconds=1), timedelta(seconds=0.49), NEGATIVE, 60, None],
     "HEARTBEATS_PER_LEASE": [3, -6, 6.0, True, None],
     "MIN_INTERVAL": [NEGATIVE, 30, None],
     "SLOT_TOLERANCE": [NEGATIVE, 30, None],
@@ -66,6 +68,7 @@ IMPOSSIBLE: dict[str, list[object]] = {
     "HISTORY_DAYS": [-1, timedelta(days=30)],
     "HISTORY_KEEP": [-1, None, 2**31, sys.maxsize],
     "OUTPUT": [-1, None, "10000", True, 1_000_001],
+    "OUTPUT_FILE": ["", "shop.log", b"/shop.log", 1, "/shop\n.log", ["/shop.log"]],
     "RUNS_PER_PROCESS": [0, -1, None, "1", True, 2**31],
     "RECORD_COMMAND": ["everything", "full", "", None, ["name"], "full.", "shop. command", 1],
     "AUTODISCOVER": ["jobs", None, [1], ["jobs.py "], ["jobs/nightly"], {"jobs"}],
@@ -151,7 +154,8 @@ def test_a_value_that_cannot_work_is_refused_with_what_it_must_be(settings: Sett
     settings.SINGLEJOB = OTHERS | {key: value}
     with pytest.raises(ImproperlyConfigured) as refusal:
         options()
-    told = f"of the type {type(value).__name__}" if key == "HEALTH_TOKEN" else f"{value!r:.64}"  # it may be a secret
+    is_secret = key in ("HEALTH_TOKEN", "PING_URL")
+    told = f"of the type {type(value).__name__}" if is_secret else f"{value!r:.64}"
     assert str(refusal.value).startswith(f"SINGLEJOB[{key!r}] is {told}")
     assert ", but must be " in str(refusal.value)
     assert str(refusal.value).endswith(".")
@@ -166,7 +170,8 @@ def test_the_message_for_a_large_number_says_the_most(settings: Settings) -> Non
 @pytest.mark.parametrize("given", [None, [], "LEASE", 60, MappingProxyType({"LEASE": SECOND})])
 def test_what_is_no_dict_is_refused(settings: Settings, given: object) -> None:
     settings.SINGLEJOB = given
-    with pytest.raises(ImproperlyConfigured, match="but must be a dict"):
+    told = f"SINGLEJOB is of the type {type(given).__name__}, but must be a dict."  # a secret may be among it
+    with pytest.raises(ImproperlyConfigured, match=told):
         options()
 
 

@@ -142,7 +142,7 @@ def test_the_length_of_a_name_is_told() -> None:
 def test_every_attribute_stands_there(title: str, kind: Any) -> None:
     read_later = [name for name, member in vars(kind).items() if isinstance(member, cached_property)]
     documented = first_names(section("python.md", title), "Attribute")
-    assert documented == [field.name for field in fields(kind) if not field.name.startswith("_")] + read_later
+    assert documented == [field.name for field in fields(kind) if field.repr] + read_later
 
 
 def test_every_reason_stands_there() -> None:
@@ -280,7 +280,7 @@ def test_every_choice_stands_there(model: Any, field: str) -> None:
 
 def test_every_check_stands_there() -> None:
     # Not imported: the backend is for Django 6.0 and newer.
-    sources = [inspect.getsource(checks), (ROOT / "django_singlejob" / "backends.py").read_text()]
+    sources = [inspect.getsource(checks), (ROOT / "django_singlejob" / "tasks" / "backend.py").read_text()]
     ours = set(re.findall(r"singlejob\.[EW]\d+", "".join(sources)))
     documented = first_names(section("checks.md"), "Id")
     assert documented == sorted(ours)

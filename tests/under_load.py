@@ -1,6 +1,6 @@
 """Repeats a command on a machine that is busy, and at another hour: what passes by chance fails here.
 
-    python -m tests.under_load --rounds 20 -- make test-fast
+    python -m tests.under_load --rounds 20 -- make test-sqlite
     python -m tests.under_load --at 2028-02-29T23:59:30 --rounds 2 -- .venv/bin/python -m pytest --database sqlite
 
 Eight processes compute all the time, and in each second one of pytest's workers is stopped for half a second. The hour

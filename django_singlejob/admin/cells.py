@@ -74,6 +74,7 @@ def badge(value: str, label: "_StrOrPromise") -> SafeString:
 
 def noted(main: object, note: object) -> SafeString:
     """A value, with a note below it if there is one."""
+    main, note = _harmless(main), _harmless(note)
     return format_html('{}<span class="singlejob-note">{}</span>', main, note) if note else format_html("{}", main)
 
 
@@ -84,7 +85,12 @@ def narrow(main: object, *notes: object) -> SafeString:
 
 
 def _given(notes: Iterable[object]) -> Iterator[tuple[object]]:
-    return ((note,) for note in notes if note and note != NOTHING)
+    return ((_harmless(note),) for note in notes if note and note != NOTHING)
+
+
+def _harmless(value: object) -> object:
+    """A text in which nothing is invisible or changes the direction of writing; what is HTML already is left alone."""
+    return escaping.shown(value) if isinstance(value, str) and not isinstance(value, SafeString) else value
 
 
 def breakable(text: str) -> SafeString:
@@ -182,5 +188,6 @@ def cut(text: str, length: int = ERROR_LENGTH) -> str:
 
 
 def preformatted(text: str) -> SafeString | str:
-    """A text of several lines, unchanged."""
-    return format_html('<pre class="singlejob-text" tabindex="0">{}</pre>', text) if text else NOTHING
+    """A text of several lines."""
+    safe = escaping.shown(text, keep="\n\t")
+    return format_html('<pre class="singlejob-text" tabindex="0">{}</pre>', safe) if text else NOTHING

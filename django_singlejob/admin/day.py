@@ -54,7 +54,8 @@ def of_one(name: str) -> dict[str, Any] | None:
     found = [health for health in survey([name]).healths if health.is_job]
     if not found:
         return None
-    span = Span(now=database_now())
+    # Not as it was asked for: MySQL takes capital letters for small ones.
+    name, span = found[0].name, Span(now=database_now())
     (day,) = days(found, span, MOST_OF_ONE)
     hours = _hours(day, span)
     past, coming = ([hour for hour in hours if hour.is_past is is_past] for is_past in (True, False))

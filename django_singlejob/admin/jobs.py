@@ -30,28 +30,27 @@ from django_singlejob.admin.cells import (
     when,
 )
 from django_singlejob.admin.charts import plot, share, sparkline
+from django_singlejob.admin.forms import PauseForm
 from django_singlejob.admin.history import STALE, PastRun, dead_one_offs, label, recent_runs
-from django_singlejob.admin.pause_form import PauseForm
-from django_singlejob.admin.reading import (
+from django_singlejob.admin.read_only import (
     CONFIRMED,
     NOW,
-    ReadOnlyAdmin,
     WorstPaginator,
     back,
     register_jobs,
     user_name,
 )
 from django_singlejob.admin.states import state
-from django_singlejob.admin.stopping import stop_page
+from django_singlejob.admin.stopping import StoppingAdmin, stop_page
 from django_singlejob.conf import options
+from django_singlejob.control.pausing import at_the_gate
 from django_singlejob.jobs import registry
 from django_singlejob.jobs.names import is_storable
 from django_singlejob.jobs.schedule import PATIENCE, slots_between
-from django_singlejob.locking.pausing import at_the_gate
 from django_singlejob.models import JobStatus, OneOffJob, Overview
-from django_singlejob.models.jobs import LEAST_RUNS, JobStatusQuerySet, gates
+from django_singlejob.models.jobs import JobStatusQuerySet, gates
 from django_singlejob.models.one_offs import PRIORITIES, one_offs
-from django_singlejob.monitoring.health import Health, State, schedule_of, survey
+from django_singlejob.monitoring.health import Health, State, mean_of, schedule_of, survey
 from django_singlejob.monitoring.workers import serves, workers
 from django_singlejob.process.clock import DBNow, instant_in_words, saturated
 from django_singlejob.running.enqueue import Order, place
@@ -96,7 +95,7 @@ def _row(health: Health) -> Any:
     return row
 
 
-class JobStatusAdmin(ReadOnlyAdmin):
+class JobStatusAdmin(StoppingAdmin):
     change_list_template = "admin/django_singlejob/jobstatus/change_list.html"
     change_form_template = "admin/django_singlejob/jobstatus/change_form.html"
     list_display = ["title", "state", "last_run", "last_durations", "next_slot_at"]
@@ -374,6 +373,5 @@ def _zone(row: JobStatus) -> ZoneInfo | None:
 
 def _limit(row: JobStatus) -> timedelta | None:
     """How long a run may take before it is overrunning, or ``None`` if there were too few runs."""
-    if not row.mean_duration or row.run_count < LEAST_RUNS:
-        return None
-    return saturated(row.mean_duration, options().overrun_factor)
+    mean = mean_of(row)
+    return saturated(mean, options().overrun_factor) if mean else None

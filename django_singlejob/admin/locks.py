@@ -42,9 +42,17 @@ from django_singlejob.admin.clearing import (
     read,
     sign,
 )
-from django_singlejob.admin.reading import ReadOnlyAdmin, RowsFilter
-from django_singlejob.admin.states import held_for, how_long, with_progress
-from django_singlejob.admin.stopping import ask_to_stop, stop_all, stop_page, target_of_run, targets_in, way_back
+from django_singlejob.admin.read_only import RowsFilter
+from django_singlejob.admin.states import add_means, held_for, how_long, with_progress
+from django_singlejob.admin.stopping import (
+    StoppingAdmin,
+    ask_to_stop,
+    stop_all,
+    stop_page,
+    target_of_run,
+    targets_in,
+    way_back,
+)
 from django_singlejob.conf import ZERO
 from django_singlejob.database.transactions import outside_requests
 from django_singlejob.jobs.names import is_storable
@@ -93,7 +101,7 @@ class HostFilter(RowsFilter):
         return queryset.filter(hostname=self.value()) if self.value() else queryset
 
 
-class JobLockAdmin(ReadOnlyAdmin):
+class JobLockAdmin(StoppingAdmin):
     change_form_template = "admin/django_singlejob/joblock/change_form.html"
     list_display = ["title", "state", "holder", "command_line", "held_for", "heartbeat", "expires"]
     list_filter = [StaleFilter, HostFilter]
@@ -124,9 +132,7 @@ class JobLockAdmin(ReadOnlyAdmin):
         return ["-is_impossible", "-is_stale", "name"]
 
     def furnish(self, rows: Sequence[Any]) -> None:
-        means = gates().filter(name__in={lock.job_name for lock in rows}).means()
-        for lock in rows:
-            lock.mean = means.get(lock.job_name)
+        add_means(rows)
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         lock = super().get_object(request, object_id, from_field)
@@ -245,7 +251,14 @@ class JobLockAdmin(ReadOnlyAdmin):
 
     def _ask(self, request: HttpRequest, names: Sequence[str]) -> HttpResponse:
         found = _held(names)
-        return self._show(request, found, free=sorted(set(names) - {lock.name for lock in found}))
+        left = set(names) - {lock.name for lock in found}
+        # Each lock that was held has a gate.
+        free = sorted(gates().filter(name__in=filter(is_storable, left)).values_list("name", flat=True))
+        if missing := left - {*free}:
+            self.report_missing(request, sorted(missing))
+        if missing and not (found or free):
+            return HttpResponseRedirect(address("joblock_changelist"))
+        return self._show(request, found, free=free)
 
     def _clear_all(self, request: HttpRequest, forced: Container[str]) -> HttpResponse:
         texts = request.POST.getlist("lock")

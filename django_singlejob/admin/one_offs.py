@@ -31,19 +31,24 @@ from django_singlejob.admin.cells import (
     preformatted,
 )
 from django_singlejob.admin.failures import failures_of
-from django_singlejob.admin.one_off_form import OneOffForm
-from django_singlejob.admin.reading import (
+from django_singlejob.admin.forms import OneOffForm
+from django_singlejob.admin.read_only import (
     CONFIRMED,
     NOW,
     BaseAdmin,
-    ReadOnlyAdmin,
     RowsFilter,
     back,
     register_jobs,
     user_name,
 )
 from django_singlejob.admin.runs import BRIEFLY, LOOKED_AT
-from django_singlejob.admin.stopping import ask_to_stop, note_of_stop, stop_page_of_one_off, target_of_one_off
+from django_singlejob.admin.stopping import (
+    StoppingAdmin,
+    ask_to_stop,
+    note_of_stop,
+    stop_page_of_one_off,
+    target_of_one_off,
+)
 from django_singlejob.admin.values import SHOWN_LENGTH, as_call, as_shown
 from django_singlejob.models import OneOffJob
 from django_singlejob.models.one_offs import (
@@ -55,6 +60,7 @@ from django_singlejob.models.one_offs import (
 )
 from django_singlejob.models.runs import runs
 from django_singlejob.monitoring.health import OVERDUE
+from django_singlejob.process import escaping
 from django_singlejob.running.enqueue import place
 
 # The columns of which only the beginning is read: a row that was written by hand may have any length there, and JSON
@@ -120,7 +126,7 @@ def _priority(text: str | None) -> int:
     return int(found[0]) if found else PRIORITIES[0] - 1
 
 
-class OneOffJobAdmin(ReadOnlyAdmin):
+class OneOffJobAdmin(StoppingAdmin):
     form = OneOffForm
     list_display = ["title", "state", "due", "arguments", "attempts", "problem", "ended", "queue", "priority"]
     list_filter = ["status", QueueFilter, PriorityFilter, NameFilter]
@@ -141,7 +147,7 @@ class OneOffJobAdmin(ReadOnlyAdmin):
         "outcome",
         "workers",
         "last_run",
-        "queue_name",
+        "queue",
         "priority",
         "backend",
         "created",
@@ -196,6 +202,7 @@ class OneOffJobAdmin(ReadOnlyAdmin):
             shown = noted(badge(history.STALE, history.label(history.STALE)), gettext("its worker is dead"))
         else:
             doubt = gettext("is a worker running?") if is_late else note_of_stop(row)
+            doubt = gettext("waits to run alone") if row.suspect else doubt
             shown = noted(badge(row.status, row.get_status_display()), doubt)
         return narrow(shown, self.took(row), self.problem(row))
 
@@ -236,7 +243,7 @@ class OneOffJobAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("requested by"))
     def requester(self, row: OneOffJob) -> str:
-        return row.requested_by or NOTHING
+        return escaping.shown(row.requested_by) or NOTHING
 
     @admin.display(description=_("result"))
     def outcome(self, row: Any) -> str:

@@ -22,7 +22,7 @@ from django.views.decorators.http import require_safe
 from django_singlejob.admin import day, history, recent
 from django_singlejob.admin.cells import badge, breakable, clock_time, duration, first_line, grouped, link, list_of
 from django_singlejob.admin.history import LastError, Period
-from django_singlejob.admin.reading import LIVE, ReadOnlyAdmin, is_refreshing, register_jobs
+from django_singlejob.admin.read_only import LIVE, ReadOnlyAdmin, is_refreshing, register_jobs
 from django_singlejob.admin.states import how_long
 from django_singlejob.jobs.names import NAME_LENGTH, is_storable
 from django_singlejob.locking.request import Reason
@@ -32,6 +32,7 @@ from django_singlejob.monitoring.health import Health, Level, State
 from django_singlejob.monitoring.queues import Queue
 from django_singlejob.monitoring.verdict import Verdict, judge
 from django_singlejob.monitoring.workers import SeenWorker
+from django_singlejob.process.escaping import shown
 
 HOURS = (1, 6, 24, 72)
 USUAL = 6
@@ -89,11 +90,11 @@ class OverviewAdmin(ReadOnlyAdmin):
         found = day.of_one(name) if is_storable(name) else None
         if found is None:
             raise Http404(f"There is no job {name!r:.{NAME_LENGTH}}.")
-        return self._page(request, "day_of_job.html", {"title": _("The day of %s") % name, **found})
+        return self._page(request, "day_of_job.html", {"title": _("The day of %s") % found["name"], **found})
 
-    def _begin(self, request: HttpRequest) -> tuple[bool, Exception | None]:
-        """Refuse those without permission. Returns whether a page that is open refreshes itself, and why the jobs could
-        not be registered, if they could not."""
+    def _begin(self, request: HttpRequest) -> tuple[bool, list[Exception]]:
+        """Refuse those without permission. Returns whether a page that is open refreshes itself, and why some jobs
+        could not be registered."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         is_refresh = is_refreshing(request)
@@ -108,8 +109,8 @@ def _hours(request: HttpRequest) -> int:
     return next((hours for hours in HOURS if str(hours) == request.GET.get("hours")), USUAL)
 
 
-def overview(hours: int, *, with_one_offs: bool, broken: Exception | None = None) -> dict[str, Any]:
-    """The context of the page. ``broken``: why the jobs could not be registered, if they could not."""
+def overview(hours: int, *, with_one_offs: bool, broken: Sequence[Exception] = ()) -> dict[str, Any]:
+    """The context of the page. ``broken``: why some jobs could not be registered."""
     verdict = judge(with_one_offs=with_one_offs, broken=broken)
     period = history.judged(history.period(timedelta(hours=hours)))
     return {
@@ -207,8 +208,8 @@ def _table_of_troubles(verdict: Verdict) -> dict[str, Any]:
         (
             _where(finding),
             badge(finding.level.name.lower(), finding.kind.label),
-            finding.what_happened,
-            finding.what_to_do,
+            shown(finding.what_happened),
+            shown(finding.what_to_do),
             _last_error(finding.subject, errors) if finding.kind == State.FAILING else "",
         )
         for finding in found
@@ -227,16 +228,16 @@ def _last_error(name: str, errors: Mapping[str, LastError]) -> SafeString:
 
 def _where(finding: Finding) -> SafeString:
     """A link to the page on which to act."""
+    subject = shown(finding.subject)
     match finding.about:
         case "job":
             return link("jobstatus", finding.subject, breakable(finding.subject))
         case "queue":
-            name = _("queue %s") % finding.subject
-            return format_html('<a href="{}">{}</a>', _one_offs_of(finding), name)
+            return format_html('<a href="{}">{}</a>', _one_offs_of(finding), _("queue %s") % subject)
         case "worker":
-            return link("joblock", finding.subject, _("worker %s") % finding.subject)
+            return link("joblock", finding.subject, _("worker %s") % subject)
         case "row":
-            return format_html("{}", finding.subject)
+            return format_html("{}", subject)
     return link("joblock", finding.subject, breakable(finding.subject))
 
 
@@ -288,7 +289,7 @@ def _how_held(health: Health, lock: JobLock) -> tuple[SafeString, str, str]:
     state = State.OVERRUNNING if health.state == State.OVERRUNNING else State.RUNNING
     if lock.is_suspected:
         state = State.IMPOSSIBLE if lock.is_impossible else State.STALE
-    return badge(state, state.label), lock.holder, how_long(lock)
+    return badge(state, state.label), shown(lock.holder), how_long(lock)
 
 
 def _table_of_queues(verdict: Verdict) -> dict[str, Any]:
@@ -300,7 +301,7 @@ def _table_of_queues(verdict: Verdict) -> dict[str, Any]:
 
 def _row_of_queue(queue: Queue, workers: int) -> tuple[Any, ...]:
     return (
-        queue.name,
+        shown(queue.name),
         list_of("oneoffjob", queue_name__exact=queue.name),
         in_figures(queue.due, is_cut=queue.is_cut),
         duration(queue.oldest) if queue.due else "",
@@ -312,7 +313,10 @@ def _row_of_queue(queue: Queue, workers: int) -> tuple[Any, ...]:
 def _table_of_workers(verdict: Verdict) -> dict[str, Any]:
     """The workers, those that are dead first."""
     found = sorted(verdict.workers, key=lambda worker: worker.is_live)
-    rows = [(worker.holder, _state_of_worker(worker), ", ".join(worker.queues) or _("all")) for worker in found]
+    rows = [
+        (shown(worker.holder), _state_of_worker(worker), shown(", ".join(worker.queues)) or _("all"))
+        for worker in found
+    ]
     alive = sum(worker.is_live and not worker.is_once for worker in found)
     passed = sum(worker.is_once for worker in found)
     dead = len(found) - alive - passed

@@ -34,11 +34,11 @@ from django_singlejob.admin.cells import (
 )
 from django_singlejob.admin.failures import failure_of
 from django_singlejob.admin.history import STALE, PastRun, dead_among, label, neighbours
-from django_singlejob.admin.reading import LIVE, NOW, ReadOnlyAdmin, RowsFilter, is_refreshing, register_jobs
-from django_singlejob.admin.states import held_for, progress
-from django_singlejob.admin.stopping import stop_page
+from django_singlejob.admin.read_only import LIVE, NOW, RowsFilter, is_refreshing, register_jobs
+from django_singlejob.admin.states import add_means, held_for, progress
+from django_singlejob.admin.stopping import StoppingAdmin, stop_page
+from django_singlejob.control.stopping import lock_of
 from django_singlejob.jobs import registry
-from django_singlejob.locking.stopping import lock_of
 from django_singlejob.models import JobRun, JobStatus
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.one_offs import UNSUCCESSFUL, one_offs
@@ -133,7 +133,7 @@ class RunAgain(NamedTuple):
     label: str
 
 
-class JobRunAdmin(ReadOnlyAdmin):
+class JobRunAdmin(StoppingAdmin):
     change_form_template = "admin/django_singlejob/jobrun/change_form.html"
     list_display = ["of_job", "result", "began", "took", "problem", "on_server", "cause", "lock_cost", "attempt"]
     list_filter = ["status", "trigger", ServerFilter, JobFilter]
@@ -243,7 +243,7 @@ class JobRunAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("server"))
     def server(self, run: JobRun) -> str:
-        return f"{run.hostname}, pid {run.pid}"
+        return shown(f"{run.hostname}, pid {run.pid}")
 
     @admin.display(description=_("lock"))
     def lock(self, run: Any) -> str:
@@ -255,14 +255,16 @@ class JobRunAdmin(ReadOnlyAdmin):
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         run = super().get_object(request, object_id, from_field)
-        if run:
-            self.furnish([run])
+        long = runs().only(*LONG).filter(pk=run.pk).first() if run else None
+        if run is None or long is None:  # it cannot be read, or has just been pruned
+            return None
+        vars(run).update({name: getattr(long, name) for name in LONG})
+        self.furnish([run])
         return run
 
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
         run, is_refresh = context["original"], is_refreshing(request)
         register_jobs(request, is_refresh=is_refresh)
-        run.refresh_from_db(fields=LONG)
         around, run.order, run.held = neighbours(run), requested_by(run), held(run)
         may_stop = self.has_stop_permission(request)
         context |= {
@@ -274,7 +276,7 @@ class JobRunAdmin(ReadOnlyAdmin):
             "state": self.outcome(run),
             "now": list(_now(run.held)) if run.held else [],
             "failure": None if run.status == "skipped" else failure_of(run.error, run.traceback, run.origin),
-            "output": preformatted(shown(run.output[-MOST_OUTPUT:], keep="\n\t")) if run.output else "",
+            "output": preformatted(run.output[-MOST_OUTPUT:]) if run.output else "",
             "facts": list(self._facts(run)),
             "again": self._again(request, run),
             "retry_at": _retry_at(run.order),
@@ -315,7 +317,7 @@ def held(run: JobRun) -> Any:
     """The lock under which it runs, with the ``mean`` duration of its job; ``None`` if it does not run."""
     lock: Any = lock_of(run.token) if run.status == "running" else None
     if lock:
-        lock.mean = gates().filter(name=lock.job_name).means().get(lock.job_name)
+        add_means([lock])
     return lock
 
 

@@ -1,6 +1,6 @@
 """How a job is doing, in a few words."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from django.utils import timezone
@@ -12,10 +12,11 @@ from django_singlejob.admin.cells import badge, breakable, cut, duration, figure
 from django_singlejob.admin.charts import share
 from django_singlejob.conf import options
 from django_singlejob.models import JobLock, JobStatus
-from django_singlejob.models.progress import LINE_LENGTH, Progress
-from django_singlejob.monitoring.health import Health, State, due_since
+from django_singlejob.models.jobs import gates
+from django_singlejob.monitoring.health import Health, State, due_since, mean_of
 from django_singlejob.process.clock import instant_in_words
 from django_singlejob.process.escaping import shown
+from django_singlejob.process.progress import LINE_LENGTH, Progress
 
 # Of the last line, a list shows this much.
 LISTED = 80
@@ -86,6 +87,13 @@ def how_long(lock: JobLock) -> str:
     if lock.is_stale:
         return _("silent for %s") % duration(lock.now - lock.heartbeat_at)
     return _("for %s") % duration(lock.now - lock.acquired_at)
+
+
+def add_means(held: Sequence[Any]) -> None:
+    """Tell each of these locks the ``mean`` duration of its job; ``None`` if it is not known."""
+    statuses = gates().filter(name__in={lock.job_name for lock in held}).survey()
+    for lock in held:
+        lock.mean = mean_of(statuses[lock.job_name]) if lock.job_name in statuses else None
 
 
 def held_for(lock: Any) -> str:

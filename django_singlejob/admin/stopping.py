@@ -13,10 +13,8 @@ from django.utils.translation import gettext, gettext_lazy as _, ngettext
 
 from django_singlejob.admin.addresses import address
 from django_singlejob.admin.cells import breakable, clock_time, duration, noted
-from django_singlejob.admin.reading import ReadOnlyAdmin, user_name
-from django_singlejob.jobs.names import is_storable
-from django_singlejob.locking.liveness import grace_of
-from django_singlejob.locking.stopping import (
+from django_singlejob.admin.read_only import ReadOnlyAdmin, user_name
+from django_singlejob.control.stopping import (
     Obstacle,
     lock_of,
     obstacle_to_one_off,
@@ -24,8 +22,12 @@ from django_singlejob.locking.stopping import (
     stop_one_off,
     stop_run,
 )
+from django_singlejob.jobs.names import is_storable
+from django_singlejob.locking.liveness import grace_of
 from django_singlejob.models import JobLock, JobStatus, OneOffJob
+from django_singlejob.models.jobs import gates
 from django_singlejob.models.one_offs import one_offs
+from django_singlejob.models.runs import runs
 
 if TYPE_CHECKING:
     from django.utils.functional import _StrOrPromise
@@ -36,6 +38,14 @@ PAGES = ("jobstatus", "jobrun", "oneoffjob")
 _COLUMNS = ("job_name", "task_path", "status", "version", "token", "started_at", "stopped_by")
 # A form has no more.
 MOST = 200
+
+
+class StoppingAdmin(ReadOnlyAdmin):
+    """A page from which runs and tasks can be stopped."""
+
+    def has_stop_permission(self, request: HttpRequest) -> bool:
+        """The permission to stop them, and to see the page that asks first."""
+        return self.may(request, "view_joblock") and self.may(request, "stop_joblock")
 
 
 class Target(NamedTuple):
@@ -151,22 +161,29 @@ def _field_of_task(row: OneOffJob, version: str = "") -> str:
 
 
 def _field_of_run(lock: JobLock) -> str:
-    return f"{lock.token.hex}:{lock.name}"
+    return lock.token.hex
 
 
 def _run_in(text: str) -> Target | None:
-    token, _colon, name = text.partition(":")
     try:
-        return Target(name, text, lock_of(UUID(token)))
+        token = UUID(text.partition(":")[0])
     except ValueError:
         return None
+    lock = lock_of(token)
+    return target_of_run(lock) if lock else Target(_name_of(token) or token.hex, token.hex, None)
+
+
+def _name_of(token: UUID) -> str | None:
+    """What the lock of a token was called, or its job; ``None`` if no row knows the token any more."""
+    rows = gates().filter(token=token).values_list("name"), runs().filter(token=token).values_list("job_name")
+    return next((name for found in rows for (name,) in found), None)
 
 
 def _task_in(text: str) -> Target | None:
     key, _colon, version = text.partition(":")
     if not (key.isdecimal() and version.isdecimal() and len(key) < 19 and len(version) < 19):
         return None
-    row = one_offs().filter(pk=int(key)).only(*_COLUMNS).first()
+    row = one_offs().filter(pk=int(key), version__gte=int(version)).only(*_COLUMNS).first()
     return target_of_one_off(row, version) if row else None
 
 

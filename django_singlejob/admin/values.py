@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 from django_singlejob.locking.endings import TRACEBACK_LENGTH
+from django_singlejob.process.escaping import shown
 
 SHOWN_LENGTH = TRACEBACK_LENGTH
 
@@ -12,7 +13,7 @@ def as_call(args: str, kwargs: str) -> str:
     """The arguments as Python code has them, or as JSON if they were cut or are not arguments."""
     given, named = _parsed(args), _parsed(kwargs)
     if not (isinstance(given, list) and isinstance(named, dict)):
-        return f"{args}, {kwargs}"
+        return shown(f"{args}, {kwargs}")
     return ", ".join([*map(_as_json, given), *(f"{_as_name(name)}={_as_json(value)}" for name, value in named.items())])
 
 
@@ -21,9 +22,9 @@ def _as_name(name: str) -> str:
 
 
 def as_shown(text: str) -> str:
-    """The JSON with its characters as they are, not escaped."""
+    """The JSON with its characters as people write them, not escaped."""
     value = _parsed(text)
-    return text if value is None else _as_json(value)
+    return shown(text) if value is None else _as_json(value)
 
 
 def _parsed(text: str) -> Any:
@@ -37,5 +38,4 @@ def _parsed(text: str) -> Any:
 
 
 def _as_json(value: object) -> str:
-    # Half a surrogate pair can be written as JSON, but not as UTF-8.
-    return json.dumps(value, ensure_ascii=False).encode(errors="backslashreplace").decode()
+    return shown(json.dumps(value, ensure_ascii=False))

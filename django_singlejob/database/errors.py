@@ -4,7 +4,16 @@ not here is an error in the statement itself."""
 import re
 from enum import Enum
 
-from django.db import DatabaseError, Error, IntegrityError, InterfaceError, InternalError, OperationalError, connections
+from django.db import (
+    DatabaseError,
+    DataError,
+    Error,
+    IntegrityError,
+    InterfaceError,
+    InternalError,
+    OperationalError,
+    connections,
+)
 
 from django_singlejob.exceptions import DatabaseUnusable, JobInterrupted, JobTimeout, Lack, LeaseLost
 
@@ -64,6 +73,9 @@ REFUSED: frozenset[str | int] = frozenset({"0A000", "42501", "42883", "55000"})
 # MySQL's codes for DDL that was carried out before: a table, column, index or constraint is there already, or gone.
 DONE_BEFORE: frozenset[str | int] = frozenset({1022, 1050, 1051, 1060, 1061, 1091, 1826, 3822})
 
+# What drivers and Django raise if a row has a value that its column's type does not have.
+OF_A_ROW = (DataError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError)
+
 
 def is_transient(error: BaseException) -> bool:
     """Whether a retry may work: another transaction was in the way (deadlock, lock time-out, serialization failure), or
@@ -100,6 +112,12 @@ def is_duplicate(error: BaseException) -> bool:
 def is_done_before(error: BaseException) -> bool:
     """Whether MySQL refuses DDL because it was carried out before."""
     return bool(DONE_BEFORE & _codes(error))
+
+
+def is_of_a_row(error: BaseException) -> bool:
+    """Whether a value was read that its column's type does not have."""
+    # Python's driver for SQLite has no code for text in another encoding.
+    return isinstance(error, OF_A_ROW) or words_of(error).startswith("Could not decode to UTF-8")
 
 
 def lack(error: BaseException) -> Lack | None:

@@ -33,7 +33,7 @@ T = TypeVar("T")
 GRANT_BITS = 32
 
 # Any role may call these functions. pg_control_checkpoint() lags behind a promotion. A standby has no current position.
-_SQL = (
+SQL = (
     "CASE WHEN pg_is_in_recovery() THEN 0 "
     "ELSE ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint END"
 )
@@ -65,27 +65,12 @@ class Timeline(Func):
 
 def sql_on(alias: str) -> str:
     """How to ask this PostgreSQL for its timeline. It changes if the database refuses to report it."""
-    return "0" if alias in _silent else _SQL
+    return "0" if alias in _silent else SQL
 
 
 def known_for(alias: str, timeline: int) -> timedelta:
     """How long this process has known that the database is on this timeline, which it may learn by this call."""
     return since(_known_since.setdefault((alias, timeline), local_now()))
-
-
-def is_reported(alias: str) -> bool:
-    """Whether the database reports its timeline. Also ``True`` if it is not PostgreSQL and so has none."""
-    connection = connections[alias]
-    if connection.vendor != "postgresql":
-        return True
-    try:
-        with transaction.atomic(using=alias), connection.cursor() as cursor:
-            cursor.execute(f"SELECT {_SQL}")
-    except Error as error:
-        if not errors.is_refused(error):
-            raise
-        return False
-    return True
 
 
 def ask_with_timeline(alias: str, ask: Callable[[], T]) -> T:

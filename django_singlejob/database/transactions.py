@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from math import ceil
 from typing import Any
 
 from django.apps import apps
@@ -23,14 +24,15 @@ from django_singlejob.database import errors
 from django_singlejob.exceptions import UnsafeTransaction
 from django_singlejob.process.clock import local_now, utc_now, wait
 
-# How long a statement waits for a row before the whole transaction is retried (PostgreSQL; SQLite uses its `timeout`).
+# How long a statement waits for a row before the whole transaction is retried. SQLite uses its `timeout`.
 LOCK_TIMEOUT = timedelta(seconds=2)
 # A statement that has a time-out of its own waits for a row for at most this part of it.
 _PART_OF_A_STATEMENT = 3 / 4
 # A process that is suspended during a short transaction blocks others for at most this long.
 IDLE_TIMEOUT = timedelta(seconds=10)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# The longest that MySQL accepts, in seconds.
+# What MySQL calls these limits of PostgreSQL's. It counts in seconds; this is the most that it accepts.
+_ON_MYSQL = {"idle_in_transaction_session_timeout": "wait_timeout", "lock_timeout": "innodb_lock_wait_timeout"}
 LONGEST_WAIT_TIMEOUT = 31_536_000
 
 
@@ -39,20 +41,17 @@ def alias() -> str:
 
     Raises ``ConnectionDoesNotExist`` if ``DATABASES`` has no such alias.
     """
-    database = options().database
-    if database or not router.routers:
-        return _known(database or DEFAULT_DB_ALIAS, "SINGLEJOB['DATABASE'] is")
-    # Not cached: a router's answer may change at any time.
-    return _known(router.db_for_write(apps.get_model("django_singlejob", "JobLock")), "The routers send JobLock to")
-
-
-def _known(alias: str, source: str) -> str:
-    """The alias itself. Raises ``ConnectionDoesNotExist``, as Django does."""
-    if alias in connections:
-        return alias
-    raise ConnectionDoesNotExist(
-        f"{source} {alias!r}, but DATABASES has no such alias. Use one of: {', '.join(connections)}."
-    )
+    found, source = options().database, "SINGLEJOB['DATABASE'] is"
+    if found is None and router.routers:
+        # Not cached: a router's answer may change at any time.
+        found = router.db_for_write(apps.get_model("django_singlejob", "JobLock"))
+        source = "The routers send JobLock to"
+    found = found or DEFAULT_DB_ALIAS
+    if found not in connections:
+        raise ConnectionDoesNotExist(
+            f"{source} {found!r}, but DATABASES has no such alias. Use one of: {', '.join(connections)}."
+        )
+    return found
 
 
 def outside_requests(view: Callable[..., Any]) -> Callable[..., Any]:
@@ -84,18 +83,6 @@ def is_private(alias: str) -> bool:
 def has_one_writer(alias: str) -> bool:
     """Whether an open transaction that has written blocks all other writers, in every table."""
     return connections[alias].vendor == "sqlite"
-
-
-def may_read_the_past(alias: str) -> bool:
-    """Whether this is a node of a Galera cluster whose reads do not wait for commits on the other nodes."""
-    connection = connections[alias]
-    if connection.vendor != "mysql":
-        return False
-    with connection.cursor() as cursor:
-        # Not @@wsrep_on, which MySQL does not know.
-        cursor.execute("SHOW VARIABLES WHERE Variable_name IN ('wsrep_on', 'wsrep_sync_wait')")
-        settings = dict(cursor.fetchall())
-    return settings.get("wsrep_on") == "ON" and not int(settings["wsrep_sync_wait"]) & 1
 
 
 def keeps_long_integers(alias: str) -> bool:
@@ -154,29 +141,30 @@ def _refuse_atomic_block(alias: str, *, is_of_job: bool) -> None:
 
 
 @contextmanager
-def durable(alias: str, *, statement_timeout: timedelta | None = None) -> Iterator[None]:
+def durable(
+    alias: str, *, statement_timeout: timedelta | None = None, lock_timeout: timedelta = LOCK_TIMEOUT
+) -> Iterator[None]:
     """Run the block in a transaction of its own, which is on disk once committed and never blocks others for ever.
 
-    ``statement_timeout`` limits each statement on PostgreSQL. For the other databases, use ``time_limits.limited``.
+    ``lock_timeout``: how long a statement waits for a row, at most; MySQL counts whole seconds. ``statement_timeout``
+    limits each statement on PostgreSQL. For the other databases, use ``time_limits.limited``.
     """
     # The lock time-out, not the statement time-out, must end a wait for a row: only then is the outcome certain.
-    lock_timeout = min(LOCK_TIMEOUT, statement_timeout * _PART_OF_A_STATEMENT) if statement_timeout else LOCK_TIMEOUT
+    if statement_timeout:
+        lock_timeout = min(lock_timeout, statement_timeout * _PART_OF_A_STATEMENT)
     limits = {
         "idle_in_transaction_session_timeout": IDLE_TIMEOUT,
-        "lock_timeout": lock_timeout,
+        "lock_timeout": min(lock_timeout, LOCK_TIMEOUT),
         "statement_timeout": statement_timeout,
     }
-    with in_turn(alias), _transaction(alias, _limits_on_postgresql(alias, **limits)):
+    with in_turn(alias), _transaction(alias, _limits_of(alias, **limits)):
         yield
 
 
 def fenced(alias: str, idle_timeout: timedelta) -> AbstractContextManager[None]:
     """Run the block in a transaction that waits for rows as long as it takes, and lasts as long as the job likes. The
     server ends it if it is silent for ``idle_timeout``."""
-    connection = connections[alias]
-    if connection.vendor == "mysql":
-        return _transaction(alias, _closed_if_silent(connection, idle_timeout))
-    return _transaction(alias, _limits_on_postgresql(alias, idle_in_transaction_session_timeout=idle_timeout))
+    return _transaction(alias, _limits_of(alias, idle_in_transaction_session_timeout=idle_timeout))
 
 
 @contextmanager
@@ -208,7 +196,8 @@ def closed_if_lost(connection: BaseDatabaseWrapper) -> Iterator[None]:
     """Close a lost connection, so that the next statement opens a new one. Django would keep it until the next request,
     and at the end of a transaction it would reconnect to turn autocommit on, and would wait for that."""
     try:
-        yield
+        with connection.wrap_database_errors:  # it does not wrap all errors of a driver
+            yield
     except Error as error:
         if errors.is_connection_lost(error):
             with suppress(Error):  # it may be closed already
@@ -216,40 +205,30 @@ def closed_if_lost(connection: BaseDatabaseWrapper) -> Iterator[None]:
         raise
 
 
-class _Turnstile:
-    """Lets the threads of this process through one by one."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-
-    @contextmanager
-    def passed(self, patience: timedelta) -> Iterator[None]:
-        """Wait for this thread's turn, but no longer than ``patience``."""
-        lock = self._lock
-        is_ours = wait(partial(lock.acquire, True), patience.total_seconds())
-        if not is_ours:
-            # The thread inside may never leave: it was interrupted, or it belongs to the process that forked this one.
-            self._lock = threading.Lock()
-        try:
-            yield
-        finally:
-            if is_ours:
-                lock.release()
+_turnstile = threading.Lock()
 
 
-_turnstile = _Turnstile()
-
-
-def in_turn(alias: str) -> AbstractContextManager[None]:
-    """On SQLite, let the threads of this process write one after another.
+@contextmanager
+def in_turn(alias: str) -> Iterator[None]:
+    """On SQLite, let the threads of this process write one after another, but wait no longer than ``LOCK_TIMEOUT``.
 
     SQLite keeps no queue: a waiting writer polls, and polls less often the longer it has waited. If many threads write,
     one of them may starve until its lease expires.
     """
-    connection = connections[alias]
+    global _turnstile  # noqa: PLW0603  (one for all threads)
+    connection, turn = connections[alias], _turnstile
     if connection.vendor != "sqlite" or connection.in_atomic_block:
-        return nullcontext()
-    return _turnstile.passed(LOCK_TIMEOUT)
+        yield
+        return
+    is_ours = wait(partial(turn.acquire, True), LOCK_TIMEOUT.total_seconds())
+    if not is_ours:
+        # The thread inside may never leave: it was interrupted, or it belongs to the process that forked this one.
+        _turnstile = threading.Lock()
+    try:
+        yield
+    finally:
+        if is_ours:
+            turn.release()
 
 
 def _limits(connection: BaseDatabaseWrapper, **limits: timedelta | None) -> AbstractContextManager[None]:
@@ -258,8 +237,10 @@ def _limits(connection: BaseDatabaseWrapper, **limits: timedelta | None) -> Abst
     return connection.execute_wrapper(_Behind(_limiting(limits)))
 
 
-def _limits_on_postgresql(alias: str, **limits: timedelta | None) -> AbstractContextManager[None]:
+def _limits_of(alias: str, **limits: timedelta | None) -> AbstractContextManager[None]:
     connection = connections[alias]
+    if connection.vendor == "mysql":
+        return _limits_on_mysql(connection, limits)
     return _limits(connection, **limits) if connection.vendor == "postgresql" else nullcontext()
 
 
@@ -310,30 +291,35 @@ def _milliseconds(duration: timedelta) -> int:
 
 
 @contextmanager
-def _closed_if_silent(connection: BaseDatabaseWrapper, idle_timeout: timedelta) -> Iterator[None]:
-    """Have MySQL end this session if its transaction is idle for ``idle_timeout``.
+def _limits_on_mysql(connection: BaseDatabaseWrapper, limits: Mapping[str, timedelta | None]) -> Iterator[None]:
+    """Have MySQL limit how long a statement of the transaction waits for a row, and end this session if the transaction
+    is idle for too long.
 
-    MySQL has no setting that ends with a transaction. So this one is set and reset inside the transaction, while no
+    MySQL has no setting that ends with a transaction. So these are set and reset inside the transaction, while no
     pooler can give the session to another client. If the process dies, the session ends with it.
     """
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT @@SESSION.wait_timeout")
-        (usual,) = cursor.fetchone()
-    _set_wait_timeout(connection, min(max(1, round(idle_timeout.total_seconds())), LONGEST_WAIT_TIMEOUT))
+    seconds = {
+        name: min(max(1, ceil(limit.total_seconds())), LONGEST_WAIT_TIMEOUT)
+        for of_postgresql, name in _ON_MYSQL.items()
+        if (limit := limits.get(of_postgresql)) is not None
+    }
+    back = ", ".join(f"@@SESSION.{name} = @singlejob_{name}" for name in seconds)
+    usual = ", ".join(f"@singlejob_{name} = @@SESSION.{name}" for name in seconds)
+    _set(connection, ", ".join([usual, *(f"@@SESSION.{name} = {limit}" for name, limit in seconds.items())]))
     try:
         yield
     except BaseException:
         with suppress(Error):  # the block's own error matters more
-            _set_wait_timeout(connection, usual)
+            _set(connection, back)
         raise
-    _set_wait_timeout(connection, usual)
+    _set(connection, back)
 
 
-def _set_wait_timeout(connection: BaseDatabaseWrapper, seconds: int) -> None:
+def _set(connection: BaseDatabaseWrapper, changes: str) -> None:
     try:
         # Not with Django's cursor, which rejects statements after an error in the block.
         with connection.wrap_database_errors, connection.connection.cursor() as cursor:
-            cursor.execute("SET SESSION wait_timeout = %s", [seconds])
+            cursor.execute(f"SET {changes}")
     except Error:
         connection.close()  # no other client may get the session in this state
         raise
@@ -354,26 +340,6 @@ def leave_no_transaction(alias: str) -> None:
         connection.rollback()  # a BEGIN sent by hand is unknown to Django
 
 
-def tidy_up() -> None:
-    """Clean up this thread's connections after a body, so that its leftovers do not affect later statements."""
-    for connection in connections.all(initialized_only=True):
-        try:
-            leave_no_transaction(connection.alias)
-        except Error:
-            drop(connection.alias)
-        else:
-            if connection.errors_occurred and not _is_in_testcase(connection):
-                connection.close_if_unusable_or_obsolete()
-
-
-def drop_dead() -> None:
-    """Forget this thread's connections that the server has closed since they were used, so that the next body gets new
-    ones. Asks each of them."""
-    for connection in connections.all(initialized_only=True):
-        if connection.connection is not None and not connection.is_usable():
-            drop(connection.alias)
-
-
 def forget_queries() -> None:
     """Empty the log of queries that Django keeps for each connection of this thread if ``DEBUG`` is true. It does so
     itself at each request, but a worker has none."""
@@ -382,7 +348,8 @@ def forget_queries() -> None:
             connection.queries_log.clear()
 
 
-def _is_in_testcase(connection: BaseDatabaseWrapper) -> bool:
+def is_in_testcase(connection: BaseDatabaseWrapper) -> bool:
+    """Whether a ``TestCase`` has opened a transaction on it."""
     return any(getattr(block, "_from_testcase", False) for block in connection.atomic_blocks)
 
 
@@ -393,7 +360,7 @@ def drop(alias: str) -> None:
     to drop a test database that is in use.
     """
     connection = connections[alias]
-    if _is_in_testcase(connection):
+    if is_in_testcase(connection):
         return  # the test's data would be lost
     # Otherwise close() would leave the wrapper marked as inside a transaction until its block ends, which may be never.
     connection.in_atomic_block = False

@@ -5,19 +5,15 @@ from typing import Any
 
 from django.contrib.auth.decorators import login_not_required
 from django.core.exceptions import ImproperlyConfigured
-from django.db import Error
 from django.http import HttpRequest, JsonResponse
 from django.utils import translation
-from django.utils.connection import ConnectionDoesNotExist
+from django.utils.crypto import constant_time_compare
 from django.views.decorators.http import require_safe
 
 import django_singlejob
-from django_singlejob.exceptions import SingleJobError
-from django_singlejob.integrations.bearer import has_token
+from django_singlejob.conf import options
 
 VERSION = 1
-# A status that cannot be read is unknown.
-UNKNOWN = (Error, SingleJobError, ImproperlyConfigured, ConnectionDoesNotExist)
 
 _PUBLIC = {"Cache-Control": "public, max-age=5", "Vary": "Authorization"}
 _PRIVATE = {"Cache-Control": "private, no-store", "Vary": "Authorization"}
@@ -33,7 +29,7 @@ def health(request: HttpRequest) -> JsonResponse:
         with translation.override(None):
             status = django_singlejob.status()
             facts = status.as_dict() if is_trusted else _public(status)
-    except UNKNOWN as error:
+    except Exception as error:  # a status that cannot be read is unknown
         facts = {"version": VERSION, "level": "unknown"}
         facts |= {"error": f"{type(error).__name__}: {error}"} if is_trusted else {}
     is_well = facts["level"] in ("ok", "warning")
@@ -43,3 +39,14 @@ def health(request: HttpRequest) -> JsonResponse:
 def _public(status: Any) -> dict[str, Any]:
     kinds = Counter(finding.kind for finding in status.findings)
     return {"version": status.version, "level": status.level, "findings": dict(kinds)}
+
+
+def has_token(request: HttpRequest) -> bool:
+    """Whether the request presents the token as ``Authorization: Bearer TOKEN``. ``False`` if the setting is ``None``,
+    or if a setting is invalid."""
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    try:
+        wanted = options().health_token
+    except ImproperlyConfigured:
+        return False
+    return wanted is not None and scheme.lower() == "bearer" and constant_time_compare(token.strip(), wanted)

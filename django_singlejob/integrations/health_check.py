@@ -25,6 +25,8 @@ class SingleJobs(HealthCheck):  # type: ignore[misc]
             status = django_singlejob.status()
         except Error as error:
             raise ServiceUnavailable("The database does not answer.") from error
+        except Exception as error:
+            raise ServiceUnavailable("The status cannot be read.") from error
         finally:
             close_old_connections()  # it runs in a thread of its own
         if status.level == "critical":

@@ -20,7 +20,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 import django_singlejob
-from django_singlejob.integrations.bearer import has_token
+from django_singlejob.integrations.health import has_token
 from django_singlejob.process.escaping import shown
 from django_singlejob.process.logs import about
 

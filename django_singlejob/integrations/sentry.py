@@ -6,31 +6,28 @@ sentry_sdk.init(integrations=[SinglejobIntegration()])
 import logging
 import os
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
-from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import sentry_sdk
 from django.apps import apps
-from sentry_sdk.crons import capture_checkin
+from django.utils.module_loading import import_string
 from sentry_sdk.integrations import Integration
 from sentry_sdk.scope import add_global_event_processor
 from sentry_sdk.transport import make_transport
 
 import django_singlejob
-from django_singlejob.integrations.outbox import Outbox
 from django_singlejob.jobs.schedule import Cron, Every
-from django_singlejob.process.logs import PREFIX, about
-from django_singlejob.signals import job_finished, job_started
+from django_singlejob.process.logs import PREFIX
+from django_singlejob.signals import job_finished, job_started, lock_taken_over
 
 if TYPE_CHECKING:
     from sentry_sdk.types import Event, Hint, MonitorConfig
 
     from django_singlejob import CurrentRun, Job
-
-logger = logging.getLogger("django_singlejob")
 
 _LONGEST_SLUG = 50
 # Four weeks.
@@ -51,8 +48,8 @@ class SinglejobIntegration(Integration):
 
     @staticmethod
     def setup_once() -> None:
-        job_started.connect(_check_in)
-        job_finished.connect(_check_out)
+        for signal, receive in _RECEIVERS:
+            signal.connect(receive)
         add_global_event_processor(_tagged)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=_renew_transport)
@@ -65,38 +62,32 @@ def _is_on() -> bool:
 # --- check-ins
 
 
-def _check_in(*, run: "CurrentRun", **kwargs: Any) -> None:
-    _put(run, "in_progress", is_start=True)
+def _receiver(name: str) -> Callable[..., None]:
+    """The receiver of this name. Its module is imported when it is first called: the SDK is set up in the settings,
+    when no model can be imported yet."""
+
+    def receive(**kwargs: Any) -> None:
+        if _is_on():
+            import_string(f"django_singlejob.integrations.check_ins.{name}")(**kwargs)
+
+    return receive
 
 
-def _check_out(
-    *, run: "CurrentRun", status: str, duration: timedelta, error: BaseException | None, **kwargs: Any
-) -> None:
+def _note_facts(*, run: "CurrentRun", error: BaseException | None, **kwargs: Any) -> None:
     if error:
         with suppress(Exception):  # an exception may refuse attributes
             error.singlejob_facts = _facts(run)  # type: ignore[attr-defined]
-    _put(run, "ok" if status in ("successful", "skipped") else "error", duration.total_seconds())
 
 
-def _put(run: "CurrentRun", status: str, duration: float | None = None, *, is_start: bool = False) -> None:
-    """Check in. The SDK has a thread, which begins after a fork: this is why the outbox does it."""
-    if _is_on() and (config := monitor_config(run.job)) and run.slot:
-        check_in = partial(
-            capture_checkin,
-            monitor_slug=monitor_slug(run.job.name),
-            check_in_id=run.lease.token.hex,
-            status=status,
-            duration=duration,
-            monitor_config=config,
-        )
-        _outbox.put(check_in, _give_up, is_start=is_start)
+_RECEIVERS = [
+    (job_started, _receiver("check_in")),
+    (job_finished, _note_facts),
+    (job_finished, _receiver("check_out")),
+    (lock_taken_over, _receiver("check_out_dead")),
+]
 
 
-_outbox = Outbox("check-ins")
-
-
-def _give_up(why: str) -> None:
-    logger.warning("A check-in was not passed to Sentry: %s", why, extra=about())
+# --- monitors
 
 
 def monitor_slug(name: str) -> str:

@@ -3,7 +3,8 @@
 import re
 from hashlib import sha256
 
-from django_singlejob.exceptions import InvalidSchedule, quoted
+from django_singlejob.conf import quoted
+from django_singlejob.exceptions import InvalidSchedule
 from django_singlejob.jobs.hints import ENDS, FIELDS
 
 # What an H alone may stand for, if that is less than the field allows: a day that each month has, and Sunday once.

@@ -7,8 +7,10 @@ from typing import Any
 from django.core.management import call_command, get_commands, load_command_class
 from django.core.management.base import BaseCommand, CommandError
 
-from django_singlejob.exceptions import SingleJobError, quoted
+from django_singlejob.conf import quoted
+from django_singlejob.exceptions import SingleJobError
 from django_singlejob.jobs.names import did_you_mean
+from django_singlejob.process.escaping import cut
 
 
 class ManagementCommand:
@@ -22,10 +24,10 @@ class ManagementCommand:
         self.command, self.arguments = name, list(arguments)
         self.__module__ = module
         self.__name__ = name
-        # By this, `registry` sees that two jobs of one name run different commands.
-        self.__qualname__ = f"command_job({', '.join(map(repr, [name, *self.arguments]))})"
         command = _loaded(name)
         _check(command, name, self.arguments)
+        # By this, `registry` sees that two jobs of one name run different commands.
+        self.__qualname__ = f"command_job({', '.join(map(repr, [name, *self.arguments]))})"
         # The first line describes the job.
         self.__doc__ = f"{shlex.join([name, *self.arguments])}: {command.help}".removesuffix(": ")
 
@@ -49,13 +51,14 @@ class ManagementCommand:
             raise CommandError(words, returncode=status) from end
 
 
-def _loaded(name: str) -> BaseCommand:
+def _loaded(name: object) -> BaseCommand:
     known = get_commands()
     if name not in [*known]:  # it may be anything, even what has no hash
-        hint = did_you_mean(str(name), known) or "Is its app in INSTALLED_APPS?"
+        similar = did_you_mean(cut(name), known) if isinstance(name, str) else ""
+        hint = similar or "Is its app in INSTALLED_APPS?"
         raise SingleJobError(f"There is no management command {quoted(name)}. {hint}")
-    app = known[name]
-    return app if isinstance(app, BaseCommand) else load_command_class(app, name)
+    app = known[str(name)]
+    return app if isinstance(app, BaseCommand) else load_command_class(app, str(name))
 
 
 def _check(command: BaseCommand, name: str, arguments: Sequence[object]) -> None:
@@ -70,9 +73,10 @@ def _check(command: BaseCommand, name: str, arguments: Sequence[object]) -> None
     except CommandError as refusal:
         words = str(refusal).removeprefix("Error: ")
         raise SingleJobError(
-            f"The management command {name!r} does not accept the arguments {list(arguments)}: {words}"
+            f"The management command {name!r} does not accept the arguments {quoted(list(arguments))}: "
+            f"{cut(words, 200)}"
         ) from refusal
     except SystemExit:
         raise SingleJobError(
-            f"The management command {name!r} would run nothing: {list(arguments)} asks for help."
+            f"The management command {name!r} would run nothing: {quoted(list(arguments))} asks for help."
         ) from None

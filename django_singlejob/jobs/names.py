@@ -4,12 +4,10 @@ import difflib
 import re
 from collections.abc import Iterable
 
-from django_singlejob.exceptions import InvalidName, quoted
+from django_singlejob.conf import quoted
+from django_singlejob.exceptions import InvalidName
 
-HOSTNAME_LENGTH = 255
-COMMAND_LENGTH = 255
 PATH_LENGTH = 255
-USER_LENGTH = 255
 REASON_LENGTH = 200
 NAME_LENGTH = 200
 # The first worker holds the lock django_singlejob.worker.1, and so on. A lock's gate is permanent, so the numbers are

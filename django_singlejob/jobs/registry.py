@@ -1,35 +1,27 @@
 """The jobs of this process, by name. Importing modules of each app registers them; no database is used."""
 
 import inspect
-import os
-import sysconfig
-import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, timedelta, tzinfo
-from pathlib import Path
-from typing import Any, Literal, get_args
+from fnmatch import fnmatchcase
+from typing import Any, Literal, NamedTuple, get_args
 
-import django
 from django.conf import settings
-from django.utils.module_loading import autodiscover_modules
 
-from django_singlejob.conf import WEB_URL, ZERO, is_web_url, options
-from django_singlejob.exceptions import DuplicateJob, InvalidSchedule, SingleJobError, UnknownJob, quoted
+from django_singlejob.conf import SHORTEST_LEASE, WEB_URL, ZERO, is_web_url, options, quoted
+from django_singlejob.exceptions import DuplicateJob, InvalidSchedule, SingleJobError, UnknownJob
 from django_singlejob.jobs import slots
 from django_singlejob.jobs.hashed import without_h
 from django_singlejob.jobs.names import did_you_mean, validate_name, validate_own_name
 from django_singlejob.jobs.schedule import LONGEST, Every, parse
 from django_singlejob.jobs.slots import CatchUp, Policy
+from django_singlejob.process.escaping import cut, listed
 
 LONGEST_RETRY_DELAY = timedelta(days=1)
 #: Not all databases can count much further.
 MOST_ATTEMPTS = 10**9
-
-# The frames of a traceback that do not belong to the project.
-_FRAMEWORK = ("<", *(str(path) + os.sep for path in (Path(__file__).parents[1], Path(str(django.__file__)).parent)))
-# Those of Python itself and of installed packages.
-_INSTALLED = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 NO_JOB = (
     "No job is registered. Put a function with @singleton_job into the jobs.py of an app, and the app into "
@@ -61,6 +53,7 @@ class Job:
     retries: int = 0
     retry_delay: timedelta = timedelta(minutes=1)
     ping_url: str | None = field(default=None, repr=False)  # it is a secret
+    on: str | Sequence[str] = ()
 
     def __post_init__(self) -> None:
         validate_name(self.name)
@@ -86,12 +79,13 @@ class Job:
                 )
         self._validate_ping_url()
         self._validate_schedule()
+        self._validate_on()
 
     def _validate_ping_url(self) -> None:
         if not (self.ping_url is None or self.ping_url == "" or is_web_url(self.ping_url)):
             raise SingleJobError(
-                f"Job {self.name!r}: ping_url is {quoted(self.ping_url)}, but must be {WEB_URL}, or an empty text for "
-                "no pings."
+                f"Job {self.name!r}: ping_url is {quoted(self.ping_url, 'ping_url')}, but must be {WEB_URL}, or an "
+                "empty text for no pings."
             )
 
     def _validate_schedule(self) -> None:
@@ -115,6 +109,23 @@ class Job:
                 f"Job {self.name!r} has a time_zone, but its schedule is an interval, which counts from the Unix epoch "
                 "in UTC."
             )
+
+    def _validate_on(self) -> None:
+        given = [self.on] if isinstance(self.on, str) else self.on
+        are_names = isinstance(given, list | tuple) and all(
+            isinstance(name, str) and name.strip() and name.isprintable() for name in given
+        )
+        if not are_names or (not given and self.on != ()):
+            raise SingleJobError(
+                f"Job {self.name!r}: on is {quoted(self.on)}, but must be the name of a server, a pattern such as "
+                "'web*', or a list of these."
+            )
+        object.__setattr__(self, "on", tuple(given))
+
+    def is_for(self, hostname: str) -> bool:
+        """Whether the server with this host name asks for the job."""
+        names = {hostname, hostname.partition(".")[0]}
+        return not self.on or any(fnmatchcase(name, pattern) for name in names for pattern in self.on)
 
     @property
     def policy(self) -> Policy | None:
@@ -149,7 +160,7 @@ class Job:
         try:
             inspect.signature(self.func).bind(*args, **kwargs)
         except TypeError as error:
-            return str(error)
+            return cut(str(error), 200)
         except ValueError:  # a function written in C may have no signature
             return None
         return None
@@ -220,7 +231,9 @@ def _complaint(name: str, value: object) -> str:
         return ""
     if not isinstance(value, timedelta):
         return "must be a timedelta"
-    if value <= ZERO and name in ("lease", "max_runtime"):
+    if name == "lease" and value < SHORTEST_LEASE:
+        return f"must be {SHORTEST_LEASE.total_seconds()} seconds or longer"
+    if value <= ZERO and name == "max_runtime":
         return "must be longer than zero"
     if value < ZERO:
         return "must not be negative"
@@ -230,32 +243,67 @@ def _complaint(name: str, value: object) -> str:
 
 
 _jobs: dict[str, Job] = {}
-# Where each was registered, for people.
-_sites: dict[str, str] = {}
+# Where each was registered.
+_sites: dict[str, "_Site"] = {}
+# What to say of names that two functions have.
+_disputed: dict[str, str] = {}
+#: Why modules, and single jobs, are not registered; see ``discovery``.
+failures: dict[str, Exception] = {}
+
+
+class _Site(NamedTuple):
+    """Where a job was registered: the file and the line, for people, and the module whose import did it; empty if none
+    did."""
+
+    place: str
+    module: str
 
 
 def register(job: Job) -> None:
-    """Register the job. Raises ``DuplicateJob`` if another function already has its name, and ``InvalidName`` if its
-    name or its lock's name is reserved."""
+    """Register the job. Raises ``DuplicateJob`` if another function already has its name: then neither has it from now
+    on. Raises ``InvalidName`` if its name or its lock's name is reserved."""
     validate_own_name(job.name)
     validate_own_name(job.lock)
+    if job.name in _disputed:
+        raise DuplicateJob(_disputed[job.name])
     site = _site()
     known = _jobs.setdefault(job.name, job)
     if known.place != job.place:
-        raise DuplicateJob(
-            f"Two jobs are called {job.name!r}: {known.path} ({_sites[job.name]}) and {job.path} ({site}). Give one of "
-            "them another name: @singleton_job('another_name')."
+        del _jobs[job.name]
+        _disputed[job.name] = (
+            f"Two jobs are called {job.name!r}, and neither of them runs: {cut(known.path, 200)} "
+            f"({_sites[job.name].place}) and {cut(job.path, 200)} ({site.place}). Give one of them another name: "
+            "@singleton_job('another_name')."
         )
+        raise DuplicateJob(_disputed[job.name])
     _jobs[job.name] = job  # the same function again: its module was reloaded
     _sites[job.name] = site
 
 
-def _site() -> str:
-    """The file and the line at which a job is registered: those of the first caller outside this package."""
-    frame = inspect.currentframe()
+def _site() -> _Site:
+    """The first caller outside this package, and the module that is being imported."""
+    place, frame = "somewhere", inspect.currentframe()
     while frame and str(frame.f_globals.get("__name__")).startswith("django_singlejob."):
         frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else "somewhere"
+    if frame:
+        place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    while frame and frame.f_code.co_name != "<module>":
+        frame = frame.f_back
+    module = str(frame.f_globals.get("__name__")) if frame else ""
+    # What is run, and not imported, is in no list of modules, or stays there.
+    return _Site(place, module if module in sys.modules else "")
+
+
+def take_back() -> None:
+    """Forget what modules whose import has failed have registered."""
+    for name, site in list(_sites.items()):
+        if site.module and site.module not in sys.modules:
+            forget(name)
+
+
+def forget(name: str) -> None:
+    """The job is not registered any more."""
+    _jobs.pop(name, None)
 
 
 def is_known(name: str) -> bool:
@@ -272,11 +320,13 @@ def get(name: str) -> Job:
 
 
 def _suggestion(name: str) -> str:
-    jobs = f"The jobs are: {', '.join(sorted(_jobs))}." if _jobs else NO_JOB
-    return f"{did_you_mean(name, _jobs) or jobs} {_searched()}"
+    jobs = f"The jobs are: {listed(sorted(_jobs))}." if _jobs else NO_JOB
+    missing = f"These are not registered, because of an error: {listed(failures)}." if failures else ""
+    return " ".join(filter(None, [did_you_mean(name, _jobs) or jobs, missing, searched()]))
 
 
-def _searched() -> str:
+def searched() -> str:
+    """Where jobs are searched for."""
     modules = " and ".join(f"{name}.py" for name in options().autodiscover)
     if not modules:
         return "No module was searched: SINGLEJOB['AUTODISCOVER'] is empty."
@@ -289,70 +339,6 @@ def zone_of(name: str) -> tzinfo:
     return policy.schedule.zone if policy else UTC
 
 
-def all_jobs() -> Iterator[Job]:
+def all_jobs() -> list[Job]:
     """The jobs, sorted by name."""
-    return iter(sorted(_jobs.values(), key=lambda job: job.name))
-
-
-def registered() -> list[Job]:
-    """The jobs, in the order in which they were registered: with thousands of them, faster than ``all_jobs``."""
-    return list(_jobs.values())
-
-
-def autodiscover() -> None:
-    """Import the modules ``SINGLEJOB["AUTODISCOVER"]`` of each installed app. An error in one of them is raised, with a
-    note that names the setting: the module may be one that has nothing to do with jobs."""
-    names = options().autodiscover
-    try:
-        autodiscover_modules(*names)
-    except Exception as error:
-        error.add_note(f"{_searched()} If such a module is not for jobs, leave its name out of the setting.")
-        raise
-
-
-def why_not_registered(error: Exception) -> str:
-    """What to say if ``autodiscover`` raised this, on one line."""
-    words = " ".join(f"The jobs cannot be registered: {type(error).__name__}: {error}".split())
-    return words if words.endswith((".", "?")) else f"{words}."
-
-
-def remedy_for(error: Exception) -> str:
-    """What to do if ``autodiscover`` raised this: ``Fix the error in /srv/shop/jobs.py, line 12.``"""
-    remedy = f"Fix the error in {_origin(error)}."
-    if _is_about_task(error):
-        return (
-            f"{remedy} To make a task of a singleton job, let TASKS name its backend: "
-            "{'default': {'BACKEND': 'django_singlejob.backends.SingleJobBackend'}}."
-        )
-    if isinstance(error, SingleJobError):
-        return remedy
-    return f"{remedy} If its module is not for jobs, leave that name out of SINGLEJOB['AUTODISCOVER']."
-
-
-def _is_about_task(error: Exception) -> bool:
-    """Whether a backend of another package refuses a task, as those of Django refuse a job."""
-    # By its name: most processes have no tasks, and do not import them.
-    kind = f"{type(error).__module__}.{type(error).__name__}"
-    is_refusal = kind in ("django.tasks.exceptions.InvalidTask", "django_tasks.exceptions.InvalidTaskError")
-    return is_refusal and "django_singlejob.backends.SingleJobBackend" not in _backends_of_tasks()
-
-
-def has_tasks() -> bool:
-    """Whether the project may have tasks that workers run: ``TASKS`` names a backend that is not one of Django's."""
-    return any(not path.startswith(("django.", "django_tasks.")) for path in _backends_of_tasks())
-
-
-def _backends_of_tasks() -> list[str]:
-    # Django has this setting since 6.0. Before that, django-tasks needs none.
-    return [str(given.get("BACKEND")) for given in getattr(settings, "TASKS", {}).values()]
-
-
-def _origin(error: Exception) -> str:
-    """Where in the project it was raised: ``/srv/shop/jobs.py, line 12``."""
-    if isinstance(error, SyntaxError) and error.filename:
-        return f"{error.filename}, line {error.lineno}"
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_FRAMEWORK)]
-    # The project's own code called Python's, or that of another package. A project may be installed itself.
-    own = [frame for frame in frames if not frame.filename.startswith(_INSTALLED)]
-    innermost = next(iter((own or frames)[-1:]), None)
-    return f"{innermost.filename}, line {innermost.lineno}" if innermost else "the module that this comes from"
+    return sorted(_jobs.values(), key=lambda job: job.name)

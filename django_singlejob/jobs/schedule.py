@@ -21,7 +21,8 @@ from cronsim import CronSim, CronSimError
 from django.utils.dateparse import parse_duration
 from django.utils.duration import duration_iso_string
 
-from django_singlejob.exceptions import InvalidSchedule, quoted
+from django_singlejob.conf import quoted
+from django_singlejob.exceptions import InvalidSchedule
 from django_singlejob.jobs.hints import FIELDS, hint, is_valid
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

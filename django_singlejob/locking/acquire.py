@@ -1,14 +1,16 @@
 """How a lease is granted: look, watch, plan, pass the gate, insert the row.
 
 A caller that loses usually reads one row and writes nothing. Each time an acquisition asks, it gets a ``Lease``, a
-``Refusal``, or ``Again``: nothing is decided yet. One place decides whether to retry.
+``Refusal``, ``RACED``, or the most seconds to wait before it asks again: a holder that may be alive is given time to
+send a heartbeat. One place decides whether to retry.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, TypeAlias
 from uuid import UUID, uuid4
 
 from django.db import Error
@@ -18,11 +20,9 @@ from django_singlejob.database import errors, transactions
 from django_singlejob.database.timeline import known_for
 from django_singlejob.database.unusable import refusal, refused, unreachable
 from django_singlejob.exceptions import DatabaseUnreachable, DatabaseUnusable, UnreadableRow
-from django_singlejob.jobs.names import is_reserved
 from django_singlejob.jobs.slots import Claim
-from django_singlejob.locking import single_statement
 from django_singlejob.locking.at_exit import announce, begin, forget, release_granted
-from django_singlejob.locking.grant import Grant, Granting
+from django_singlejob.locking.grant import Grant, PlannedRun, Snapshot, plan
 from django_singlejob.locking.lease import Lease
 from django_singlejob.locking.liveness import (
     LONGEST_STAY,
@@ -32,15 +32,16 @@ from django_singlejob.locking.liveness import (
     disagreement,
     silence,
 )
-from django_singlejob.locking.plan import PlannedRun, Snapshot, plan
 from django_singlejob.locking.position import follow, is_followed, pass_by, report_misfires
-from django_singlejob.locking.recording import Writer, stay_away, with_history, writer
+from django_singlejob.locking.recording import Writer, with_history
 from django_singlejob.locking.request import LockRequest, Reason, Refusal
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.locks import locks
+from django_singlejob.models.unreadable import refuse, reporting
+from django_singlejob.process import rooms
 from django_singlejob.process.clock import backoff, local_now, since, sleep, utc_now
 from django_singlejob.process.logs import about
-from django_singlejob.process.received_signals import is_shutdown_requested, kept_out
+from django_singlejob.process.received_signals import is_shutdown_requested, without_signals
 from django_singlejob.signals import lock_taken_over
 
 if TYPE_CHECKING:
@@ -63,24 +64,17 @@ def acquire(request: LockRequest, pause: Callable[[float], object] | None = None
     """
     acquisition = Acquisition(request)
     while isinstance(answer := acquisition.ask(), float):
-        acquisition.wait(answer, pause)
+        with acquisition.waiting():
+            (pause or sleep)(answer)
     return answer
 
 
-class Again(NamedTuple):
-    """Nothing is decided yet: ask again.
-
-    Attributes:
-        after: the longest time to wait before that, in seconds.
-        is_raced: whether others, or the database, were in the way. If this goes on for too long, the acquisition gives
-            up. Otherwise a holder that may be alive is given time to send a heartbeat.
-    """
-
-    after: float = float("inf")
-    is_raced: bool = False
-
-
-RACED = Again(is_raced=True)
+#: Asks for a grant with one statement. Calls the first function with it before the database may have granted it, and
+#: the second if it certainly has not. Returns the grant; or the lock's row, if that is in the way; or ``None`` if the
+#: rows are out of the ordinary.
+AtOnce: TypeAlias = "Callable[[LockRequest, Callable[[Grant], None], Callable[[Grant], None]], Grant | JobLock | None]"
+#: Others, or the database, were in the way: ask again. If this goes on for too long, the acquisition gives up.
+RACED: Final = None
 
 
 class Acquisition:
@@ -88,6 +82,7 @@ class Acquisition:
 
     def __init__(self, request: LockRequest) -> None:
         self.request = request
+        self._alias = transactions.alias()
         self._give_up_at = local_now() + request.wait.total_seconds()
         self._watch = Watch()
         self._pauses = backoff()
@@ -99,13 +94,11 @@ class Acquisition:
 
     def ask(self) -> Lease | Refusal | float:
         """Ask once. A number means that nothing is decided yet: ask again after that many seconds."""
-        job_name = self.request.job_name
-        # A copy of production is migrated, too.
-        if job_name and not (options().enabled or is_reserved(job_name)):
-            return Refusal(Reason.DISABLED)
-        transactions.refuse_open_transaction(transactions.alias(), is_of_job=bool(self.request.job_name))
+        if reason := self.request.why_not:
+            return Refusal(reason)
+        transactions.refuse_open_transaction(self._alias, is_of_job=bool(self.request.job_name))
         try:
-            with kept_out():
+            with without_signals():
                 answer = self._ask_despite_trouble()
         except DatabaseUnreachable:
             raise  # what may have been granted is released at exit, or left to expire
@@ -123,12 +116,15 @@ class Acquisition:
             return answer
         if is_shutdown_requested():
             return Refusal(Reason.INTERRUPTED, detail="" if self.leave_nothing() else IN_DOUBT)
-        return min(next(self._pauses), answer.after if isinstance(answer, Again) else float("inf"))
+        left = self._give_up_at - local_now()
+        after = answer if isinstance(answer, float) else float("inf")
+        return min(next(self._pauses), after, left if left > 0 else float("inf"))
 
-    def wait(self, seconds: float, pause: Callable[[float], object] | None = None) -> None:
-        """Wait until it is time to ask again. Nothing is granted meanwhile, so a signal may raise here."""
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Wait in the block until it is time to ask again. Nothing is granted meanwhile, so a signal may raise here."""
         try:
-            (pause or sleep)(seconds)
+            yield
         except BaseException:
             self.leave_nothing()
             raise
@@ -143,12 +139,23 @@ class Acquisition:
     def _is_patience_over(self) -> bool:
         return local_now() >= self._give_up_at
 
+    @property
+    def _lock_timeout(self) -> timedelta:
+        """How long to wait for a row at most: until it is time to give up. Then only rows that are free are changed."""
+        now = local_now()
+        left = max(self._give_up_at, (self._trouble_since or now) + PERSEVERANCE) - now
+        return timedelta(seconds=min(left, PERSEVERANCE))
+
     # --- trouble
 
-    def _ask_despite_trouble(self) -> Lease | Refusal | Again:
+    def _ask_despite_trouble(self) -> Lease | Refusal | float | None:
         error: Error | None = None
         try:
             answer = self._ask()
+            # A COMMIT may take longer than the lease if it waits for a lost standby or node. If the row is still ours,
+            # the next look adopts it.
+            if isinstance(answer, Lease) and answer.lost:
+                answer = RACED
         except UnreadableRow as row:
             return Refusal(Reason.UNDECIDED, detail=str(row))
         except Error as problem:
@@ -158,7 +165,7 @@ class Acquisition:
             if unusable := refusal(problem, f"{self._undone}: ", job_name=self.request.job_name):
                 raise unusable from problem
             raise
-        if answer is not RACED:
+        if answer is not None:
             self._trouble_since = None
             return answer
         self._trouble_since = self._trouble_since or local_now()
@@ -166,12 +173,11 @@ class Acquisition:
 
     def _raise_unless_retryable(self, error: Error) -> None:
         """Raise the error, unless a retry may succeed."""
-        alias = transactions.alias()
         if errors.is_connection_lost(error):
-            if transactions.is_private(alias):
+            if transactions.is_private(self._alias):
                 raise error
             # We do not know whether we were granted the lock. The next look shows it: the row would have our token.
-            transactions.drop(alias)
+            transactions.drop(self._alias)
         elif not errors.is_transient(error) and not errors.is_duplicate(error):
             raise self._refused(error) from error
 
@@ -200,34 +206,9 @@ class Acquisition:
 
     # --- one try
 
-    def _ask(self) -> Lease | Refusal | Again:
-        answer = self._ask_at_once() if single_statement.is_chosen() and self._trouble_since is None else None
-        return answer or self._look_and_ask()
-
-    def _ask_at_once(self) -> Lease | Refusal | Again | None:
-        """Ask with one statement. ``None`` if the rows are out of the ordinary: then the portable path goes on."""
-        asked_at, history = local_now(), writer(self.request.lease)
-        if self._in_doubt or not single_statement.is_ordinary_grant(self.request, history):
-            return None
-        grant = single_statement.requested(self.request, uuid4())
-        self._doubt(grant)
-        try:
-            answer = single_statement.ask(grant, history)
-        except Error as error:
-            if single_statement.was_undone(error):
-                self._rule_out(grant)
-            if grant.entry and single_statement.took_long(asked_at, history):
-                stay_away(error)
-            if errors.is_connection_lost(error) or errors.is_transient(error) or errors.is_duplicate(error):
-                raise
-            return None
-        if answer.grant:
-            return _in_hand(Lease(answer.grant))
-        self._rule_out(grant)
-        is_held = answer.lock and self._watch.look(answer.lock, asked_at) is None
-        return Refusal(Reason.HELD, answer.lock) if is_held else None
-
-    def _look_and_ask(self) -> Lease | Refusal | Again:
+    def _ask(self) -> Lease | Refusal | float | None:
+        if options().single_statement and (answer := self._ask_at_once()):
+            return answer
         asked_at = local_now()
         lock = locks().look_up(self.request.name)
         if lock and lock.token in self._in_doubt:
@@ -242,24 +223,35 @@ class Acquisition:
         if lock and left:
             return self._watch_on(lock, left)
         if rest := self._rest_after_failover(snapshot.gate):
-            return Again(rest.total_seconds())
+            return rest.total_seconds()
         return self._grant(snapshot, planned)
+
+    def _ask_at_once(self) -> Lease | Refusal | None:
+        """Ask with one statement. ``None`` if anything is out of the ordinary: then the portable path goes on."""
+        asked_at, is_smooth = local_now(), self._trouble_since is None and not self._in_doubt
+        ask: AtOnce | None = rooms.find("grant_at_once") if is_smooth else None
+        answer = ask(self.request, self._doubt, self._rule_out) if ask else None
+        if isinstance(answer, Grant):
+            return Lease(answer)
+        is_held = answer and self._watch.look(answer, asked_at) is None
+        return Refusal(Reason.HELD, answer) if is_held else None
 
     def _snapshot(self, lock: "JobLock | None") -> Snapshot:
         names = {self.request.name, self.request.own_name}
-        found = gates().look_up(names, self.request.min_interval)
-        if missing := names - found.keys():
-            gates().remember(*missing)
+        with reporting(refuse):
             found = gates().look_up(names, self.request.min_interval)
+            if missing := names - found.keys():
+                gates().remember(*missing)
+                found = gates().look_up(names, self.request.min_interval)
         return Snapshot(lock, found[self.request.name], found[self.request.own_name], local_now())
 
-    def _plan(self, snapshot: Snapshot) -> PlannedRun | Refusal | Again:
+    def _plan(self, snapshot: Snapshot) -> PlannedRun | Refusal | None:
         """The run to start. If the schedule has to move first, or instead, this moves it."""
-        own, early, policy = snapshot.own, self.request.early, self.request.due_policy
+        own, early, policy = snapshot.own, self.request.early, self.request.policy
         if policy and not is_followed(own, policy.schedule):
             follow(own, policy.schedule, own.now, early)
             return RACED
-        if policy and not own.is_paused:
+        if policy:
             self._compare_clocks(own.now)
         planned = plan(self.request, snapshot)
         if not isinstance(planned, Claim):
@@ -282,20 +274,20 @@ class Acquisition:
             extra = about(job=self.request.job_name, lock=self.request.name)
             logger.log(level, message, *facts, extra=extra)
 
-    def _watch_on(self, lock: "JobLock", left: timedelta) -> Refusal | Again:
+    def _watch_on(self, lock: "JobLock", left: timedelta) -> Refusal | float:
         if left > LONGEST_STAY:
             return Refusal(Reason.UNDECIDED, lock, detail=disagreement(lock))
         if self._watch.suspected_at and since(self._watch.suspected_at) > LONGEST_WATCH:
             detail = f"looks at the lock take too long for its heartbeat interval, {lock.heartbeat_interval}"
             return Refusal(Reason.UNDECIDED, lock, detail=detail)
-        return Again(self._watch.pause(lock))
+        return self._watch.pause(lock)
 
     def _rest_after_failover(self, gate: "JobStatus") -> timedelta:
         """How long to wait before the lock may be granted. A holder from before a failover may not know of the
         failover yet, and finds out by a heartbeat."""
-        known = known_for(transactions.alias(), gate.timeline)  # counted from the first look at any gate
+        known = known_for(self._alias, gate.timeline)  # counted from the first look at any gate
         interval = self.request.heartbeat_interval
-        if interval is None or not gate.is_from_failover or transactions.is_private(transactions.alias()):
+        if interval is None or not gate.is_from_failover or transactions.is_private(self._alias):
             return ZERO
         needed = WATCHED_INTERVALS * interval
         if known >= needed or gates().have_started_on(gate.timeline, needed):
@@ -305,28 +297,27 @@ class Acquisition:
         self._log_once(logging.INFO, message, gate.name, rest.total_seconds())
         return rest
 
-    def _grant(self, snapshot: Snapshot, planned: PlannedRun) -> Lease | Refusal | Again:
+    def _grant(self, snapshot: Snapshot, planned: PlannedRun) -> Lease | Refusal | None:
         answer = with_history(partial(self._grant_once, snapshot, planned), self.request.lease)
         if not isinstance(answer, Lease):
             return answer
         report_misfires(self.request.own_name, planned.misfires)
         if snapshot.lock:
             _report_takeover(answer, snapshot.lock)
-        return _in_hand(answer)
+        return answer
 
-    def _grant_once(self, snapshot: Snapshot, planned: PlannedRun, history: Writer) -> Lease | Refusal | Again:
+    def _grant_once(self, snapshot: Snapshot, planned: PlannedRun, history: Writer) -> Lease | Refusal | None:
         """``RACED`` if another caller was faster: nothing was written."""
-        alias = transactions.alias()
-        grant = Grant.of(self.request, uuid4(), snapshot, planned)
-        granting = Granting(grant, snapshot, planned, history)
-        with transactions.durable(alias, statement_timeout=history.patience):
-            if not granting.take():
-                transactions.roll_back(alias)
+        grant = Grant.of(self.request, uuid4(), planned, snapshot)
+        with transactions.durable(self._alias, statement_timeout=history.patience, lock_timeout=self._lock_timeout):
+            if not grant.take(snapshot, planned, history):
+                transactions.roll_back(self._alias)
                 return RACED
-            if not granting.claim_one_off():
-                transactions.roll_back(alias)
+            if not grant.claim_one_off():
+                transactions.roll_back(self._alias)
                 return Refusal(Reason.ALREADY_RAN)
-            granting.begin_entry()
+            if grant.entry:
+                grant.entry.begin(history)
             self._doubt(grant)
         return Lease(grant)
 
@@ -340,13 +331,13 @@ class Acquisition:
         del self._in_doubt[grant.token]
         forget(grant.token)
 
-    def _adopt(self, lock: "JobLock", grant: Grant) -> Lease | Again:
+    def _adopt(self, lock: "JobLock", grant: Grant) -> Lease | None:
         """Take up a lock whose COMMIT was carried out although its answer was lost."""
         asked_at, sent_at = local_now(), transactions.sent_now()
         snapshot = self._snapshot(lock)
         if snapshot.gate.token != grant.token:
             return RACED
-        with transactions.durable(transactions.alias()):
+        with transactions.durable(self._alias):
             is_kept = locks().renew(lock.name, grant.token, self.request.lease, sent_at)
         if not is_kept:
             return RACED
@@ -355,12 +346,6 @@ class Acquisition:
             grant.entry.find()
         grant = grant._replace(asked_at=asked_at, acquired_at=snapshot.time_at(asked_at), fence=snapshot.gate.fence)
         return Lease(grant)
-
-
-def _in_hand(lease: Lease) -> Lease | Again:
-    """The lease, unless it is over by now: a COMMIT may take longer if it waits for a lost standby or node. If the row
-    is still ours, the next look adopts it."""
-    return RACED if lease.lost else lease
 
 
 def _report_takeover(lease: Lease, former: "JobLock") -> None:

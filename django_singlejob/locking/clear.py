@@ -127,7 +127,7 @@ def take_from(
     roll back. Returns ``None`` if another process is inside a transaction on the gate.
     """
     if not gates().is_at_hand(dead.name):
-        return None  # MySQL would wait for it for almost a minute
+        return None  # it is not waited for
     if not (pass_gate() and end_lease()):
         return False
     end_for(dead, {"status": "abandoned", "error": error}, history)

@@ -1,34 +1,184 @@
-"""A grant and its writes: one transaction, in the order gate, lock, one-off, run.
+"""Whether a request is granted, by the rows as they were seen, and the writes of a grant: one transaction, in the order
+gate, lock, one-off, run.
 
 All servers race. The gate's conditional UPDATE lets one of them through, and the unique key of the lock's row is the
 proof (Lu 2025, "A Simple Way to Run One Copy of a Job on Many Servers").
 """
 
-from collections.abc import Mapping
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from uuid import UUID
 
+from django_singlejob.conf import ZERO, options
 from django_singlejob.database import transactions
+from django_singlejob.jobs.names import REASON_LENGTH
+from django_singlejob.jobs.schedule import duration_in_words, latest_slot
+from django_singlejob.jobs.slots import Claim, Misfires, Policy, claim, reach
 from django_singlejob.locking.clear import take_from
-from django_singlejob.locking.liveness import silence
-from django_singlejob.locking.plan import PlannedRun, Snapshot
+from django_singlejob.locking.liveness import SECOND, silence
+from django_singlejob.locking.position import begun
 from django_singlejob.locking.recording import Entry, Writer
-from django_singlejob.locking.request import LockRequest
+from django_singlejob.locking.request import LockRequest, Reason, Refusal
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.locks import locks
 from django_singlejob.models.one_offs import one_offs
-from django_singlejob.process.clock import DBNow, local_now, utc_now
+from django_singlejob.process.clock import DBNow, instant_in_words, local_now, utc_now
+from django_singlejob.process.escaping import printable
 from django_singlejob.process.logs import about
 
 if TYPE_CHECKING:
-    from django_singlejob.models import JobLock
-    from django_singlejob.models.jobs import JobStatusQuerySet
+    from django_singlejob.models import JobLock, JobStatus
 
 
 # The fence of a grant by one statement, until it is granted.
 UNKNOWN_FENCE = 0
+
+
+class Snapshot(NamedTuple):
+    """The rows of a name, as they were seen at one instant.
+
+    Attributes:
+        lock: the stale lock; ``None`` if the lock is free.
+        gate: the lock's gate.
+        own: the gate that remembers the job; for most jobs it is the same.
+        at: the instant, as ``local_now()``.
+    """
+
+    lock: "JobLock | None"
+    gate: "JobStatus"
+    own: "JobStatus"
+    at: float
+
+    @property
+    def is_own_gate(self) -> bool:
+        """Whether the lock's gate is the job's own."""
+        return self.own is self.gate
+
+    def time_at(self, instant: float) -> datetime:
+        """The time by the database's clock at an instant of ``local_now()``."""
+        return self.gate.now + timedelta(seconds=instant - self.at)
+
+    @property
+    def dead_run(self) -> "JobLock | None":
+        """The stale lock, if it belongs to a run of our own job."""
+        return self.lock if self.lock and self.lock.job_name == self.own.name else None
+
+    @property
+    def is_slot_abandoned(self) -> bool:
+        """Whether the run of the last slot was cut off: a signal ended it, or its holder died, whose lock may still
+        exist, or was cleared or taken over."""
+        own, dead = self.own, self.dead_run
+        is_of_last_slot = dead is not None and (dead.slot, dead.attempt) == (own.last_slot, own.last_attempt)
+        return own.last_slot is not None and (own.abandoned or is_of_last_slot)
+
+
+class PlannedRun(NamedTuple):
+    """The run that a request would start.
+
+    Attributes:
+        slot: its slot; ``None`` if no schedule starts it.
+        attempt: 1, or more if it repeats a run that was cut off or retries a one-off.
+        changes: what to change in the job's gate.
+        misfires: the slots that no server ran in time.
+        min_interval: how long ago the job's last start must be.
+    """
+
+    slot: datetime | None = None
+    attempt: int = 1
+    changes: Mapping[str, Any] = MappingProxyType({})
+    misfires: Sequence[Misfires] = ()
+    min_interval: timedelta = ZERO
+
+
+def plan(request: LockRequest, snapshot: Snapshot) -> PlannedRun | Refusal | Claim:
+    """The run to start, or why there is none. A ``Claim`` means that all due slots are too late: pass them by.
+
+    If a slot is requested, the job's own row must follow the schedule.
+    """
+    if not request.job_name:
+        return PlannedRun()
+    own = snapshot.own
+    if own.is_paused:
+        return Refusal(Reason.PAUSED, snapshot.lock, detail=pause_in_words(own))
+    planned = _scheduled(request, snapshot, request.policy) if request.policy else _called(request, snapshot)
+    if not isinstance(planned, PlannedRun):
+        return planned
+    min_interval = _min_interval(request, snapshot, planned)
+    if own.started_recently and min_interval > ZERO:
+        return Refusal(Reason.ALREADY_RAN, snapshot.lock, detail=_how_it_ended(own))
+    is_rerun = snapshot.dead_run or own.last_status == "abandoned"
+    changes = {**planned.changes, "last_status": ""} if is_rerun else planned.changes
+    return planned._replace(changes=changes, min_interval=min_interval)
+
+
+def pause_in_words(own: "JobStatus") -> str:
+    """Until when the job is paused, and why: ``until 2026-12-01 06:00:00 UTC (maintenance)``; empty if nobody said."""
+    until = f"until {instant_in_words(own.paused_until)}" if own.paused_until else ""
+    because = f"({printable(own.pause_reason, REASON_LENGTH)})" if own.pause_reason else ""
+    return f"{until} {because}".strip()
+
+
+def _called(request: LockRequest, snapshot: Snapshot) -> PlannedRun:
+    """A run that no schedule starts. It consumes no slot, not even that of a run whose holder died."""
+    if request.one_off:
+        return PlannedRun(attempt=request.one_off.attempt + 1)
+    dead = snapshot.dead_run
+    if dead and dead.slot is None and request.allows_rerun(dead.attempt):
+        return PlannedRun(attempt=dead.attempt + 1)
+    return PlannedRun()
+
+
+def _scheduled(request: LockRequest, snapshot: Snapshot, policy: Policy) -> PlannedRun | Refusal | Claim:
+    """The run of the slot that is due, or a rerun of the slot whose run was cut off."""
+    own = snapshot.own
+    assert own.next_slot  # noqa: S101  (it follows the schedule)
+    again = own.last_slot if snapshot.is_slot_abandoned and request.allows_rerun(own.last_attempt) else None
+    claimed = claim(policy, own.next_slot, own.now, request.early, again)
+    if claimed is None:
+        return _not_due(request, own, policy)
+    if claimed.slot is None:
+        return claimed
+    attempt = own.last_attempt + 1 if claimed.slot == again else 1
+    return PlannedRun(claimed.slot, attempt, begun(claimed, attempt), claimed.misfires)
+
+
+def _not_due(request: LockRequest, own: "JobStatus", policy: Policy) -> Refusal:
+    """The answer if cron fires for a slot that was already run, or for no slot."""
+    meant = latest_slot(policy.schedule, reach(policy.schedule, own.now, request.early))
+    has_run = own.last_slot is not None and own.last_slot >= meant > own.now - options().slot_tolerance
+    if has_run:
+        return Refusal(Reason.ALREADY_RAN, next_slot=own.next_slot, detail=_how_it_ended(own))
+    return Refusal(Reason.NOT_DUE, next_slot=own.next_slot)
+
+
+def _how_it_ended(own: "JobStatus") -> str:
+    """How the last run ended, and when; empty: well, or it has not ended, or its holder died."""
+    if own.last_status not in _VERBS or own.last_finished_at is None:
+        return ""
+    if own.last_started_at and own.last_started_at > own.last_finished_at:
+        return ""  # this is how the run before it ended
+    ago = max(own.now - own.last_finished_at, ZERO) // SECOND * SECOND
+    return f"its last run {_VERBS[own.last_status]} {duration_in_words(ago)} ago"
+
+
+_VERBS = {"failed": "failed", "interrupted": "was interrupted", "skipped": "skipped itself"}
+
+
+def _min_interval(request: LockRequest, snapshot: Snapshot, planned: PlannedRun) -> timedelta:
+    """How long ago the job's last start must be. A run that repeats another one does not have to wait."""
+    dead, own = snapshot.dead_run, snapshot.own
+    if planned.attempt > 1:
+        return ZERO  # it is the same run, retried
+    if dead and request.allows_rerun(dead.attempt):
+        return ZERO  # the last start came to nothing: its holder died
+    if not dead and own.last_status == "abandoned" and request.allows_rerun(own.consecutive_failures):
+        return ZERO  # the same, but its lock was cleared, or taken over by a job that shares it
+    return request.min_interval  # also if too many holders have died
+
+
+# --- the grant
 
 
 class Grant(NamedTuple):
@@ -51,30 +201,17 @@ class Grant(NamedTuple):
     slot: datetime | None
     attempt: int
     columns: Mapping[str, Any]
-    before: Mapping[str, Any] = MappingProxyType({"last_started_at": None})
+    before: Mapping[str, Any]
 
     @classmethod
-    def of(cls, request: LockRequest, token: UUID, snapshot: Snapshot, planned: PlannedRun) -> Self:
-        """The grant to request at this moment, by what was seen."""
-        grant = cls.unseen(request, token, planned, snapshot.gate.next_fence)
-        # What a takeover records of the dead holder stays.
-        last_status = "abandoned" if snapshot.dead_run else snapshot.own.last_status
-        before = {"last_started_at": snapshot.own.last_started_at, "last_status": last_status}
-        return grant._replace(acquired_at=snapshot.time_at(grant.asked_at), before=before)
-
-    @classmethod
-    def unseen(
-        cls,
-        request: LockRequest,
-        token: UUID,
-        planned: PlannedRun,
-        fence: int = UNKNOWN_FENCE,
-    ) -> Self:
-        """The grant to request at this moment. Its time is this machine's until the database has answered."""
+    def of(cls, request: LockRequest, token: UUID, planned: PlannedRun, snapshot: Snapshot | None = None) -> Self:
+        """The grant to request at this moment, by what was seen. If nothing was, its fence is not known, and its time
+        is this machine's, until the database has answered."""
         asked_at, sent_at, holder = local_now(), transactions.sent_now(), request.holder
         run: dict[str, Any] = {"token": token, "slot": planned.slot, "attempt": planned.attempt}
         facts = {**run, "hostname": holder.hostname, "pid": holder.pid}
         asked = {"trigger": request.trigger, "requested_by": request.requested_by}
+        fence = snapshot.gate.next_fence if snapshot else UNKNOWN_FENCE
         entry = Entry(request.lease, {"job_name": request.own_name, **facts, "fence": fence, **asked})
         columns = {
             **facts,
@@ -95,9 +232,10 @@ class Grant(NamedTuple):
             request=request,
             fence=fence,
             asked_at=asked_at,
-            acquired_at=utc_now(),
+            acquired_at=snapshot.time_at(asked_at) if snapshot else utc_now(),
             entry=entry if request.trigger is not None else None,
             columns=columns,
+            before=_before(snapshot) if snapshot else {"last_started_at": None},
         )
 
     @property
@@ -122,77 +260,69 @@ class Grant(NamedTuple):
             token=self.token,
         )
 
+    # --- its writes. Each returns ``False`` if the transaction must be rolled back.
 
-class Granting(NamedTuple):
-    """One try at a grant: the writes of its transaction. Each returns ``False`` if it must be rolled back."""
-
-    grant: Grant
-    snapshot: Snapshot
-    planned: PlannedRun
-    history: Writer
-
-    def take(self) -> bool:
+    def take(self, snapshot: Snapshot, planned: PlannedRun, history: Writer) -> bool:
         """Pass the lock's gate, take the lock, and start the job. ``False`` if another caller was faster."""
-        if self.snapshot.lock:
-            return self._take_from_dead(self.snapshot.lock)
-        if self.grant.request.job_name and self.snapshot.is_own_gate:
-            return self._pass_own_gate() and self._insert()
-        return self._pass_other_gate() and self._insert()
+        if snapshot.lock:
+            return self._take_from_dead(snapshot.lock, snapshot.gate, history) and self._start_inside(snapshot, planned)
+        if self.request.job_name and snapshot.is_own_gate:
+            is_passed = self._pass_own_gate(snapshot.gate, planned)
+        else:
+            is_passed = self._pass_other_gate(snapshot, planned)
+        return is_passed and locks().insert(self.request.name, self.columns)
 
-    def _insert(self) -> bool:
-        return locks().insert(self.grant.request.name, self.grant.columns)
-
-    def _pass_own_gate(self) -> bool:
+    def _pass_own_gate(self, gate: "JobStatus", planned: PlannedRun) -> bool:
         """The gate is the job's own, and the lock is free: one UPDATE passes it and starts the job.
 
         This is safe because it requires the row as it was seen: of all callers that have seen this row, only one
         changes it.
         """
-        passed = {"fence": self.grant.fence, "token": self.grant.token}
-        return gates().pass_and_start(self.snapshot.gate, self.planned.min_interval, {**passed, **self.planned.changes})
+        passed = {"fence": self.fence, "token": self.token}
+        return gates().pass_and_start(gate, planned.min_interval, {**passed, **planned.changes})
 
-    def _pass_other_gate(self) -> bool:
+    def _pass_other_gate(self, snapshot: Snapshot, planned: PlannedRun) -> bool:
         """The lock has no job, or several jobs share it: pass its gate first, then start the job at its own gate.
 
         This is safe because every caller that wants the lock must change the lock's gate as it was seen. The job's own
         row may be the gate of another lock, so it is compared as well, and takes no token.
         """
-        return gates().pass_through(self.snapshot.gate, self.grant.token) and self._start_inside()
+        return gates().pass_through(snapshot.gate, self.token) and self._start_inside(snapshot, planned)
 
-    def _take_from_dead(self, dead: "JobLock") -> bool:
+    def _take_from_dead(self, dead: "JobLock", gate: "JobStatus", history: Writer) -> bool:
         """The lock is stale: pass its gate as any caller does, and replace its holder.
 
         This is safe because no write of the former holder gets through a gate that has another token. If that holder
         is alive, its row has changed, and so it is not replaced.
         """
-        error = f"{silence(dead)}; {self.grant.request.holder.hostname} took the lock over."
         # Never an INSERT here: if the row is gone, its holder was alive and has finished, so nothing must be rerun.
         is_taken = take_from(
             dead,
-            pass_gate=lambda: gates().pass_through(self.snapshot.gate, self.grant.token),
-            end_lease=lambda: locks().take_over(dead, self.grant.columns),
-            error=error,
-            history=self.history,
+            pass_gate=lambda: gates().pass_through(gate, self.token),
+            end_lease=lambda: locks().take_over(dead, self.columns),
+            error=f"{silence(dead)}; {self.request.holder.hostname} took the lock over.",
+            history=history,
         )
-        return bool(is_taken) and self._start_inside()
+        return bool(is_taken)
 
-    def _start_inside(self) -> bool:
+    def _start_inside(self, snapshot: Snapshot, planned: PlannedRun) -> bool:
         """Start the job, if there is one, once the lock's gate is passed."""
-        if not self.grant.request.job_name:
+        if not self.request.job_name:
             return True
-        if self.snapshot.is_own_gate:
-            return self._start(gates().passed(self.grant.request.name, self.grant.token), {})
-        return self._start(gates().unchanged(self.snapshot.own), {"fence": self.snapshot.own.fence + 1})
-
-    def _start(self, own: "JobStatusQuerySet", changes: Mapping[str, Any]) -> bool:
-        return own.start(self.planned.min_interval, {**changes, **self.planned.changes})
+        changes: Mapping[str, Any] = {}
+        if snapshot.is_own_gate:
+            own = gates().passed(self.request.name, self.token)
+        else:
+            own, changes = gates().unchanged(snapshot.own), {"fence": snapshot.own.fence + 1}
+        return own.start(planned.min_interval, {**changes, **planned.changes})
 
     def claim_one_off(self) -> bool:
         """Claim the requested one-off. ``False`` if another process runs it or has run it, or if it was cancelled."""
-        one_off = self.grant.request.one_off
-        return one_off is None or one_offs().claim(one_off, self.grant.token, self.grant.request.holder)
+        one_off = self.request.one_off
+        return one_off is None or one_offs().claim(one_off, self.token, self.request.holder)
 
-    def begin_entry(self) -> None:
-        """Record the start of the run in the history."""
-        if self.grant.entry:
-            self.grant.entry.begin(self.history)
+
+def _before(snapshot: Snapshot) -> dict[str, Any]:
+    # What a takeover records of the dead holder stays.
+    last_status = "abandoned" if snapshot.dead_run else snapshot.own.last_status
+    return {"last_started_at": snapshot.own.last_started_at, "last_status": last_status}

@@ -26,13 +26,12 @@ from django_singlejob.jobs.schedule import duration_in_words
 from django_singlejob.locking.at_exit import forget, release_granted
 from django_singlejob.locking.endings import Ending
 from django_singlejob.locking.grant import Grant
-from django_singlejob.locking.lease_state import LeaseState
 from django_singlejob.locking.release import Release
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.locks import locks
-from django_singlejob.models.progress import Progress
 from django_singlejob.process.clock import backoff, local_now, sleep
-from django_singlejob.process.received_signals import kept_out, of_this_thread
+from django_singlejob.process.progress import Progress
+from django_singlejob.process.received_signals import of_this_thread, without_signals
 
 logger = logging.getLogger("django_singlejob")
 
@@ -40,6 +39,55 @@ logger = logging.getLogger("django_singlejob")
 FENCE_LEASES = 10
 # How many times a failed fenced transaction checks whether the lock was taken over, while others are in the way.
 LOOKS = 3
+
+
+class LeaseState:
+    """What changes about a lease. A supervisor and its child keep it in memory that both of them see.
+
+    Attributes:
+        proven_at: when the last successful request was sent, as ``local_now()``.
+        is_lost: whether the lock is known to be another's, or nobody's.
+        is_ending: whether a release is under way. It decides what happened to the row, not a heartbeat that finds none.
+        is_over: whether the lease was released, or ended in another way.
+        is_only_writer: whether the child is in a fenced transaction that keeps its supervisor from writing.
+        stopped_by: the user who has asked to stop the run; empty if nobody has, as far as is known.
+        progress: how far the run is, as it has said itself.
+        last_line: the last line that it printed; empty if that is not known.
+    """
+
+    stopped_by: str = ""
+    progress: Progress = Progress()
+    last_line: str = ""
+    #: Whether a heartbeat with news has not got through, as far as is known.
+    is_reserved = False
+    # What is recorded.
+    _told: Mapping[str, Any] = Progress().stored
+
+    def __init__(self, proven_at: float) -> None:
+        self.proven_at = proven_at
+        self.is_lost = self.is_ending = self.is_over = self.is_only_writer = False
+
+    def begin_as(self, other: "LeaseState") -> None:
+        """Take over what is known when the body begins."""
+        self.proven_at, self.is_lost, self.is_over = other.proven_at, other.is_lost, other.is_over
+        self.stopped_by = other.stopped_by
+
+    @property
+    def progress_with_line(self) -> Progress:
+        """How far the run is, with the last line that it printed."""
+        return self.progress._replace(line=self.last_line)
+
+    def news(self) -> Mapping[str, Any] | None:
+        """The progress, for a heartbeat to record. ``None`` if it has not changed, or if a heartbeat with news has just
+        failed: perhaps the database refuses them, and the lease must be kept."""
+        progress = self.progress_with_line.stored
+        return None if self.is_reserved or progress == self._told else progress
+
+    def told(self, news: Mapping[str, Any] | None) -> None:
+        """Take note that a heartbeat has got through, with these news."""
+        self.is_reserved = False
+        if news is not None:
+            self._told = news
 
 
 class Lease:
@@ -66,8 +114,8 @@ class Lease:
         # Why it is not known whether the lock was released, or that it was not; empty if no release failed.
         self._unreleased = ""
         self._own_transaction: Callable[[], bool] | None = None
-        #: When the run's ``max_runtime`` is over, as ``local_now()``.
-        self.runtime_ends_at = float("inf")
+        #: How long the run may take, in seconds, and when that is over, as ``local_now()``.
+        self.max_runtime = self.runtime_ends_at = float("inf")
         #: What ``check()`` has raised where signals raise, too. They need not raise the same once more.
         self.raised: type[Exception] | None = None
         self._pid = os.getpid()
@@ -138,15 +186,6 @@ class Lease:
         """Keep what changes in ``state`` from now on, which another process may see and change."""
         state.begin_as(self._state)
         self._state = state
-
-    @contextmanager
-    def held_by_child(self) -> Iterator[None]:
-        """In the child of this lease's supervisor: the lease is this process's during the block."""
-        supervisor, self._pid = self._pid, os.getpid()
-        try:
-            yield
-        finally:
-            self._pid = supervisor
 
     def distrust(self) -> None:
         """Take note that the lock was seen to be another's, or nobody's."""
@@ -397,18 +436,16 @@ class Lease:
             deadline = float("-inf")  # it knows that it lost the lock
         release = Release(self.grant, ending, deadline, is_in_doubt=self._is_in_doubt)
         if not self._state.is_over:
-            with kept_out():
+            with without_signals():
                 self._end(release, pause)
         else:
             transactions.leave_no_transaction(transactions.alias())
-            if ending and ending.also_write:
-                ending.also_write.write_alone()
+            release.write_more()
         forget(self.token)  # also if a child has released it
         if ending and ending.was_begun and self.grant.entry and not release.is_recorded:
             # Without the lock, we may write only our own run's row.
-            loss = {"status": "failed", "error": f"LeaseLost: {self.why_lost()}"}
-            is_loss = self._state.is_lost and ending.status in ("successful", "skipped")
-            self.grant.entry.end_late(ending.result | (loss if is_loss else {}))
+            end = ending.without_lease(self.why_lost()) if self._state.is_lost else ending
+            self.grant.entry.end_late(end.result)
         return not self._state.is_lost
 
     def _end(self, release: Release, pause: Callable[[float], object]) -> None:

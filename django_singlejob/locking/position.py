@@ -4,10 +4,10 @@ A claim moves it past a slot that is run. That is part of the grant: see ``locki
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from django.db.models import F
 
@@ -18,6 +18,7 @@ from django_singlejob.jobs.schedule import Schedule, next_slot
 from django_singlejob.jobs.slots import Claim, MisfireOutcome, Misfires, first_slot
 from django_singlejob.models.jobs import gates
 from django_singlejob.process.clock import instant_in_words
+from django_singlejob.process.escaping import listed
 from django_singlejob.process.logs import about, in_english
 from django_singlejob.signals import slot_misfired
 
@@ -106,18 +107,57 @@ def _count(misfires: Sequence[Misfires], coalesced: int = 0) -> dict[str, Any]:
     return {name: F(name) + count for name, count in counts.items() if count}
 
 
+# Called at once. In a supervisor, receivers are called later.
+_listeners: list[Callable[[str, Misfires], object]] = []
+
+
 def report_misfires(name: str, misfires: Sequence[Misfires]) -> None:
     """Log slots that no server ran in time, and send ``slot_misfired``, once for each series of slots. A command logs
-    one warning for those of all jobs: see ``running.misfires``."""
+    one warning for those of all jobs: see ``MissedSlots``."""
     for missed in misfires:
         extra = about(job=name, slot=missed.last, reason=missed.outcome)
-        logger.info("The job %r misfired: %s.", name, in_words(missed), extra=extra)
+        logger.info("The job %r misfired: %s.", name, _in_words(missed), extra=extra)
+        for listener in _listeners:
+            listener(name, missed)
         slot_misfired.send_robust(
             sender=Job, name=name, slot=missed.last, reason=missed.outcome, first=missed.first, count=missed.number
         )
 
 
-def in_words(missed: Misfires) -> str:
+def _in_words(missed: Misfires) -> str:
     """For people: ``3 slots from 2026-11-21 08:00:00 UTC to 2026-11-21 10:00:00 UTC, not run``."""
     slots = f"{missed.number} slots from {instant_in_words(missed.first)} to" if missed.number > 1 else "the slot"
     return f"{slots} {instant_in_words(missed.last)}, {in_english(missed.outcome.label)}"
+
+
+class MissedSlots:
+    """The misfires that this process has reported since the last record. It is one record for all jobs: after an
+    outage, a record for each of them would be as many lines in a mail. Use it as a context manager, which logs those
+    that are left at its end."""
+
+    def __init__(self) -> None:
+        self._missed: dict[str, list[Misfires]] = {}
+
+    def __enter__(self) -> Self:
+        _listeners.append(self._note)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _listeners.remove(self._note)
+        self.log()
+
+    def _note(self, name: str, missed: Misfires) -> None:
+        self._missed.setdefault(name, []).append(missed)
+
+    def log(self) -> None:
+        """Log a warning, if a slot was missed since the last one."""
+        missed, self._missed = self._missed, {}
+        if len(missed) == 1:
+            ((name, series),) = missed.items()
+            extra = about(job=name, slot=series[-1].last, reason=series[-1].outcome)
+            logger.warning("1 job misfired: %s (%s).", name, "; ".join(map(_in_words, series)), extra=extra)
+        elif missed:
+            counts = {name: sum(each.number for each in series) for name, series in missed.items()}
+            named = listed(f"{name} ({count})" for name, count in sorted(counts.items()))
+            words = "%d jobs misfired, %d slots in all: %s."
+            logger.warning(words, len(counts), sum(counts.values()), named, extra=about())

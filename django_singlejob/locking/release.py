@@ -1,24 +1,26 @@
 """How a lease ends: one transaction updates the gate, deletes the lock's row and records the run's end."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from functools import partial
+from typing import Any, TypeAlias
 
 from django.db import Error, connections
 
+from django_singlejob.conf import options
 from django_singlejob.database import errors, transactions
 from django_singlejob.database.unusable import is_temporary, refusal
 from django_singlejob.exceptions import LeaseLost
-from django_singlejob.locking import single_statement
 from django_singlejob.locking.at_exit import forget
-from django_singlejob.locking.endings import Ending, WriteRefused
+from django_singlejob.locking.endings import Ending, summary, without_values
 from django_singlejob.locking.grant import Grant
 from django_singlejob.locking.recording import Writer, with_history
-from django_singlejob.models.jobs import IF_SECOND, gates
+from django_singlejob.models.jobs import gates
 from django_singlejob.models.locks import locks
 from django_singlejob.models.one_offs import one_offs
 from django_singlejob.models.runs import runs
+from django_singlejob.process import rooms
 from django_singlejob.process.clock import backoff, local_now
 from django_singlejob.process.received_signals import is_second_signal_received
 
@@ -26,6 +28,15 @@ logger = logging.getLogger("django_singlejob")
 
 # How long a release is retried at least, in seconds, also if the lease is over.
 LEAST_PATIENCE = 2.0
+
+
+#: Returns what releases a lock, and records its run's end, with one statement; ``None`` if the case is out of the
+#: ordinary. That returns whether the lock was ours; ``None``: nothing was decided or changed.
+PlanAtOnce: TypeAlias = Callable[[Grant, Ending | None, Writer], Callable[[], bool | None] | None]
+
+
+class WriteRefused(Exception):
+    """The database refused what is written of a one-off, so the transaction must be rolled back and tried again."""
 
 
 class Release:
@@ -46,6 +57,8 @@ class Release:
         self.is_in_doubt, self.is_recorded = is_in_doubt, False
         self._grant, self._ending, self._deadline = grant, ending, deadline
         self._name, self._token = grant.request.name, grant.token
+        # Each is tried if the database refuses the one before: the run has ended even if it refuses them all.
+        self._writes_more, self._is_second_try = list(self._of_one_off(ending)) if ending else [], False
         if grant.entry:  # for a row that the grant has skipped
             grant.entry.facts.setdefault("started_at", grant.acquired_at)
 
@@ -83,24 +96,20 @@ class Release:
         return timedelta(seconds=max(0.0, min(self._deadline - local_now(), lease)))
 
     def _carry_out_once(self, *, is_first: bool) -> bool:
-        def carry_out(history: Writer) -> bool:
-            at_once = self._at_once(history) if is_first and not self.is_in_doubt else None
-            return self._in_transaction(history) if at_once is None else at_once
-
-        is_released = with_history(carry_out, self._left())
+        is_smooth = is_first and not self.is_in_doubt
+        plan: PlanAtOnce | None = rooms.find("release_at_once") if is_smooth and options().single_statement else None
+        is_released = with_history(partial(self._try, plan), self._left())
         return is_released or (self.is_in_doubt and self._was_released())
 
-    def _at_once(self, history: Writer) -> bool | None:
-        """Release with one statement. Returns ``None`` if the case is out of the ordinary and nothing was changed: a
-        transaction decides."""
-        if not single_statement.is_ordinary_release(self._grant, self._ending, history):
-            return None
-        self.is_in_doubt = True
-        answer = single_statement.release(self._grant, self._ending, history)
-        self.is_in_doubt = self.is_recorded = bool(answer)
-        return answer
-
-    def _in_transaction(self, history: Writer) -> bool:
+    def _try(self, plan: PlanAtOnce | None, history: Writer) -> bool:
+        """Release with one statement, if there is a plan for it. If the case is out of the ordinary, nothing is changed
+        by that, and a transaction decides."""
+        if release := plan and plan(self._grant, self._ending, history):
+            self.is_in_doubt = True
+            answer = release()
+            self.is_in_doubt = self.is_recorded = bool(answer)
+            if answer is not None:
+                return answer
         alias = transactions.alias()
         with transactions.durable(alias, statement_timeout=history.patience):
             is_released = self._update_gates() and locks().release(self._name, self._token)
@@ -119,9 +128,8 @@ class Release:
             is_ours = gates().hold(self._name, self._token)
             at = self._grant.slot, self._grant.attempt
             return is_ours and gates().undo_start(own_name, *at, self._grant.before)
-        failures = IF_SECOND if end.is_cut_off else int(end.is_failure)
         how = end.status, end.duration
-        if not gates().finish(self._name, self._token, *how, failures=failures, own_name=own_name):
+        if not gates().finish(self._name, self._token, *how, failures=end.failures, own_name=own_name):
             return False
         # A user may have stopped it without a heartbeat in between.
         if end.is_cut_off and (slot := self._grant.slot) and not locks().stopped_by(self._name, self._token):
@@ -132,16 +140,55 @@ class Release:
         """Write what only reports. Returns whether the history has the run's end."""
         if self._ending is None:
             return False
-        entry, also = self._grant.entry, self._ending.also_write
+        entry = self._grant.entry
         if not self._ending.was_begun:
             one_offs().release(self._token)
             history.write(partial(runs().forget, self._token))
             return True
         is_recorded = entry is not None and entry.end(history, self._ending.result)
-        if also:
+        has_time = self._left() > self._grant.request.lease / 2
+        try:
+            for write in self._writes_more[:1]:
+                write()
+        except Exception as error:
             # Others may hold its row for longer than the lease lasts.
-            also.write_along(is_patient=self._left() > self._grant.request.lease / 2)
+            if errors.is_transient(error) and has_time:
+                raise
+            self._leave_out(error)
+            raise WriteRefused from error
         return is_recorded
+
+    def write_more(self) -> None:
+        """Write what becomes of the one-off, although the lock was released before."""
+        while self._writes_more:
+            try:
+                with transactions.durable(transactions.alias()):
+                    self._writes_more[0]()
+            except Exception as error:
+                self._leave_out(error)
+            else:
+                return
+
+    def _leave_out(self, error: Exception) -> None:
+        # A connection may be lost by chance. A server that ends it for a statement that is too long does so each time.
+        self._is_second_try = errors.is_connection_lost(error) and not self._is_second_try
+        if not self._is_second_try:
+            del self._writes_more[0]
+            what = "The result of a one-off of" if self._grant.request.one_off else "The one-off that retries"
+            extra = self._grant.facts(reason=error)
+            logger.error("%s %r was refused: %s", what, self._grant.request.own_name, summary(error), extra=extra)
+
+    def _of_one_off(self, ending: Ending) -> Iterator[Callable[[], object]]:
+        if ending.retry is not None:
+            yield partial(one_offs().bulk_create, [one_offs().model(**ending.retry)])
+        if ending.one_off is not None:
+            yield partial(self._end_one_off, ending.one_off)
+            yield partial(self._end_one_off, without_values(ending.one_off))
+
+    def _end_one_off(self, result: Mapping[str, Any]) -> None:
+        if not one_offs().finish(self._token, result):
+            message = "A one-off of %r was changed by hand while it ran: only the history has its result."
+            logger.warning(message, self._grant.request.own_name, extra=self._grant.facts())
 
     def _was_released(self) -> bool:
         """Whether a COMMIT whose answer was lost was carried out.

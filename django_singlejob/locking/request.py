@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from django_singlejob.conf import ZERO, options
+from django_singlejob.conf import SHORTEST_LEASE, ZERO, options
+from django_singlejob.jobs.names import is_reserved
 from django_singlejob.jobs.slots import Policy
 from django_singlejob.locking.liveness import LONGEST_STAY, WATCHED_INTERVALS
-from django_singlejob.models.holder import Holder
 from django_singlejob.process.clock import instant_in_words
+from django_singlejob.process.holder import Holder
 from django_singlejob.process.logs import in_english
 
 if TYPE_CHECKING:
@@ -19,14 +20,16 @@ if TYPE_CHECKING:
 
 # It limits long leases too: a caller that wants a dead holder's lock watches it for two intervals.
 LONGEST_INTERVAL = LONGEST_STAY / WATCHED_INTERVALS
+# Of the shortest lease, this is a tenth.
+SHORTEST_INTERVAL = SHORTEST_LEASE / 10
 
 
 class LockRequest(NamedTuple):
     """A request: which lock, for which job (``""`` if none), for how long and under which conditions.
 
-    ``policy`` is the job's schedule. If ``is_scheduled``, the request is for the run of a slot that is due; if cron
-    makes it, the slot may also be due within ``early``. ``one_off`` is the one to run, if any. ``queues``
-    are the queues that a worker serves, if the lock is a worker's; empty if it serves all of them.
+    With ``policy``, the job's schedule, it is for the run of a slot that is due; if cron makes it, the slot may also be
+    due within ``early``. ``one_off`` is the one to run, if any. ``queues`` are the queues that a worker serves, if the
+    lock is a worker's; empty if it serves all of them. ``is_elsewhere``: the job is for other servers.
     """
 
     name: str
@@ -38,17 +41,18 @@ class LockRequest(NamedTuple):
     min_interval: timedelta = ZERO
     max_attempts: int = 1
     policy: Policy | None = None
-    is_scheduled: bool = False
     early: timedelta = ZERO
     trigger: str | None = None
     one_off: "OneOffJob | None" = None
     queues: Sequence[str] = ()
+    is_elsewhere: bool = False
 
     @classmethod
     def of(cls, name: str, *, lease: timedelta | None, heartbeat: bool, wait: timedelta | None, **others: Any) -> Self:
         """A request with the defaults from the settings."""
         duration = lease or options().lease
-        interval = min(duration / options().heartbeats_per_lease, LONGEST_INTERVAL) if heartbeat else None
+        usual = max(duration / options().heartbeats_per_lease, SHORTEST_INTERVAL)
+        interval = min(usual, LONGEST_INTERVAL) if heartbeat else None
         return cls(name=name, lease=duration, heartbeat_interval=interval, wait=wait or ZERO, **others)
 
     @property
@@ -62,9 +66,12 @@ class LockRequest(NamedTuple):
         return self.one_off.requested_by if self.one_off else ""
 
     @property
-    def due_policy(self) -> Policy | None:
-        """The schedule whose slot is requested; ``None`` for a call outside of any schedule."""
-        return self.policy if self.is_scheduled else None
+    def why_not(self) -> "Reason | None":
+        """Why this server does not even ask; ``None``: it does."""
+        # A copy of production is migrated, too.
+        if self.job_name and not (options().enabled or is_reserved(self.job_name)):
+            return Reason.DISABLED
+        return Reason.NOT_HERE if self.is_elsewhere else None
 
     def allows_rerun(self, attempt: int) -> bool:
         """Whether to rerun a run that was cut off in this attempt."""
@@ -77,6 +84,7 @@ class Reason(models.TextChoices):
     HELD = "held", _("held by somebody else")
     PAUSED = "paused", _("paused")
     DISABLED = "disabled", _("disabled by SINGLEJOB['ENABLED']")
+    NOT_HERE = "not_here", _("for other servers")
     NOT_DUE = "not_due", _("not due")
     ALREADY_RAN = "already_ran", _("already ran")
     INTERRUPTED = "interrupted", _("interrupted before it started")

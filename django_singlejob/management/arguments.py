@@ -11,10 +11,10 @@ from uuid import UUID
 from django.core.management.base import BaseCommand, CommandError, CommandParser, OutputWrapper
 from django.utils import timezone
 
-from django_singlejob.conf import ZERO
-from django_singlejob.exceptions import quoted
+from django_singlejob.conf import SHORTEST_LEASE, ZERO, quoted
 from django_singlejob.jobs.names import is_storable
 from django_singlejob.management.output import SafeStream, give_up_unwritable
+from django_singlejob.process import messages
 from django_singlejob.process.clock import CENTURY, YEARS, storable
 
 # More of anything makes no sense, and some databases cannot count further.
@@ -48,10 +48,11 @@ class CallableCommand(BaseCommand):
         try:
             super().run_from_argv(argv)
         except CommandError as error:  # with --traceback, Django passes it on, and the exit status would be 1
-            traceback.print_exception(error)
+            self.stderr.write("".join(traceback.format_exception(error)), str)
             sys.exit(error.returncode)
         finally:
-            give_up_unwritable([sys.stdout, sys.stderr])
+            if not messages.are_begun:
+                give_up_unwritable([sys.stdout, sys.stderr])
 
     def execute(self, *args: Any, **given: Any) -> Any:
         parser = self.create_parser("manage.py", type(self).__module__.rpartition(".")[2])
@@ -126,6 +127,14 @@ def seconds(value: object) -> timedelta:
         raise argparse.ArgumentTypeError(f"{quoted(value)} is not a number of seconds.")
     if duration > CENTURY:
         raise argparse.ArgumentTypeError(f"{quoted(value)} is more than a century. Use fewer seconds.")
+    return duration
+
+
+def lease(value: object) -> timedelta:
+    """How long a lease lasts, like ``seconds``."""
+    if (duration := seconds(value)) < SHORTEST_LEASE:
+        least = f"Use {SHORTEST_LEASE.total_seconds()} seconds or more."
+        raise argparse.ArgumentTypeError(f"{quoted(value)} is too short for a lease. {least}")
     return duration
 
 

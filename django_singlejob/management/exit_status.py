@@ -1,5 +1,6 @@
-"""The line that a command prints for a ``Report``, and its exit status."""
+"""The line that a command prints for an ``Outcome``, and its exit status."""
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -24,15 +25,17 @@ from django_singlejob.exceptions import (
     UnsafeTransaction,
 )
 from django_singlejob.jobs import registry
+from django_singlejob.jobs.discovery import autodiscover, remedy_for, why_not_registered
 from django_singlejob.locking.endings import summary
 from django_singlejob.locking.request import Reason
 from django_singlejob.process.clock import instant_in_words
 from django_singlejob.process.escaping import shown
-from django_singlejob.process.logs import in_english
+from django_singlejob.process.logs import about, in_english
 from django_singlejob.process.received_signals import NoThread
 from django_singlejob.running.command import CommandFailed
-from django_singlejob.running.reports import Report
-from django_singlejob.running.runner import Outcome
+from django_singlejob.running.outcomes import Outcome
+
+logger = logging.getLogger("django_singlejob")
 
 # From sysexits.h, which systemd knows too.
 EX_FAILED, EX_USAGE, EX_UNAVAILABLE, EX_TEMPFAIL, EX_NOPERM, EX_CONFIG = 1, 2, 69, 75, 77, 78
@@ -47,35 +50,35 @@ _NOT_PERMITTED = (Lack.LOGIN, Lack.RIGHTS, Lack.WRITES)
 
 
 def status_and_line(
-    report: Report,
+    outcome: Outcome,
     *,
     signum: int | None = None,
     child_status: int | None = None,
-    skipped_status: int = 0,
     traceback: str = "",
 ) -> tuple[int, str]:
     """The exit status and the line to print.
 
     ``signum`` is the signal that was received, if one was. ``child_status`` is the exit status of the job's shell
-    command. ``skipped_status`` is the exit status for a job that did not run. ``traceback`` says where to find the
-    traceback of a failure; empty if it was printed.
+    command. ``traceback`` says where to find the traceback of a failure; empty if it was printed. The status is 0 if
+    the job ran, or was skipped: the line belongs on standard error if it is not.
     """
-    if report.unusable:
-        status, words = status_of_unusable(report.unusable), str(report.unusable)
-    elif report.outcome:
-        status, words = _of_outcome(report, report.outcome, skipped_status, signum)
+    if outcome.unusable:
+        status, words = status_of_unusable(outcome.unusable), str(outcome.unusable)
+    elif outcome.error is None:
+        status, words = _without_error(outcome, signum)
     else:
-        status, words = _of_error(report.error, child_status, signum, f" (traceback: {traceback})" if traceback else "")
-    return status, f"{report.name}: {words}"
+        where = f" (traceback: {traceback})" if traceback else ""
+        status, words = _of_error(outcome.error, child_status, signum, where)
+    return status, f"{outcome.name}: {words}"
 
 
-def is_error(report: Report) -> bool:
-    """Whether the line belongs on standard error. ``False`` if the job ran, or was skipped."""
-    return status_and_line(report)[0] != 0
+def status_of_skip(outcome: Outcome, chosen: int) -> int:
+    """The exit status that was chosen for a job that was skipped; 0 if this one was not, or was not even asked for."""
+    return 0 if outcome.refusal in (None, Reason.DISABLED, Reason.NOT_HERE) else chosen
 
 
-def _of_outcome(report: Report, outcome: Outcome, skipped_status: int, signum: int | None) -> tuple[int, str]:
-    zone = registry.zone_of(report.name)
+def _without_error(outcome: Outcome, signum: int | None) -> tuple[int, str]:
+    zone = registry.zone_of(outcome.name)
     label = in_english(outcome.reason.label) if outcome.reason else ""
     match outcome.reason:
         case None:
@@ -90,24 +93,24 @@ def _of_outcome(report: Report, outcome: Outcome, skipped_status: int, signum: i
             return EX_UNAVAILABLE, f"{label}, {outcome.detail}"
         case Reason.NOT_BEGUN:
             return EX_TEMPFAIL, f"{label}. {outcome.detail}"
-        case Reason.DISABLED:
+        case Reason.DISABLED | Reason.NOT_HERE:
             return 0, f"skipped, {label}."
         case Reason.PAUSED:
-            return skipped_status, f"skipped, {f'{label} {outcome.detail}'.strip()}."
+            return 0, f"skipped, {f'{label} {outcome.detail}'.strip()}."
     by = f" ({outcome.holder})" if outcome.holder else ""
     due = f" (next: {instant_in_words(outcome.next_slot, zone)})" if outcome.next_slot else ""
     but = f", but {outcome.detail}: run_singleton with --now runs it again" if outcome.detail else ""
-    return skipped_status, f"skipped, {label}{by}{due}{but}."
+    return 0, f"skipped, {label}{by}{due}{but}."
 
 
-def where_traceback_is(report: Report) -> str:
+def where_traceback_is(outcome: Outcome) -> str:
     """Where to find the traceback of a failure. A task has no run, and what was granted no lock has none either."""
-    if report.is_task:
+    if outcome.is_task:
         return "in the admin under One-off jobs"
-    return "in the admin under Runs" if report.lease else "in the log"
+    return "in the admin under Runs" if outcome.lease else "in the log"
 
 
-def _of_error(error: BaseException | None, child_status: int | None, signum: int | None, where: str) -> tuple[int, str]:
+def _of_error(error: BaseException, child_status: int | None, signum: int | None, where: str) -> tuple[int, str]:
     match error:
         case JobInterrupted():
             by = f" by signal {error.signum}" if error.signum else ""
@@ -128,7 +131,7 @@ def _of_error(error: BaseException | None, child_status: int | None, signum: int
     return _of_failure(error, where)
 
 
-def _of_failure(error: BaseException | None, where: str) -> tuple[int, str]:
+def _of_failure(error: BaseException, where: str) -> tuple[int, str]:
     if isinstance(error, CommandError):  # of a management command; it is for people, who need no traceback
         return error.returncode or EX_FAILED, f"failed, {summary(error)}"
     if isinstance(error, JobStopped):
@@ -174,15 +177,13 @@ def explanation_of(error: Exception) -> CommandError | None:
 
 
 def discover_jobs() -> None:
-    """Import the modules that register jobs. Raises ``CommandError``, which names the file and the line of an error in
-    them, or the invalid setting."""
+    """Import the modules that register jobs, and log the file and the line of an error in them: the other jobs go on.
+    Raises ``CommandError`` if a setting is invalid."""
     with explained():
         options()
-    try:
-        registry.autodiscover()
-    except Exception as error:
-        message = f"{registry.why_not_registered(error)} {registry.remedy_for(error)}"
-        raise CommandError(shown(message), returncode=EX_USAGE) from error
+    for error in autodiscover():
+        words = why_not_registered(error), remedy_for(error)
+        logger.error("%s %s The other jobs run.", *words, extra=about(reason=error))
 
 
 def _status_of_mistake(error: Exception) -> int:

@@ -5,12 +5,14 @@ import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO, cast
 
 from django.core.management.base import BaseCommand, CommandParser, OutputWrapper
 
-from django_singlejob.process.escaping import shown
+from django_singlejob.process import messages
+from django_singlejob.process.escaping import cut, shown
 
 #: What a stream raises that is full, closed or missing.
 UNWRITABLE = (OSError, ValueError, AttributeError)
@@ -42,11 +44,11 @@ class Output:
     def line(self, text: str) -> None:
         """Write a line to standard output, unless the format is JSON."""
         if not (self._is_json or self._is_quiet):
-            self._command.stdout.write(shown(text))
+            self._command.stdout.write(shown(cut(text)))
 
     def error(self, text: str) -> None:
         """Write a line to standard error, whatever the format is."""
-        self._command.stderr.write(shown(text))
+        self._command.stderr.write(shown(cut(text)))
 
     def end(self, facts: dict[str, Any]) -> None:
         """Write the object if the format is JSON. Instants are in ISO 8601, durations in seconds."""
@@ -73,7 +75,12 @@ class SafeStream(OutputWrapper):
         self, msg: str = "", style_func: Callable[[str], str] | None = None, ending: str | None = None
     ) -> None:
         with suppress(*UNWRITABLE):
-            super().write(self._encodable(shown(msg, keep="\n")), style_func, ending)
+            text = self._encodable(shown(msg, keep="\n"))
+            messages.say(self._out, partial(self._write, text, style_func, ending), text)
+
+    def _write(self, text: str, style_func: Callable[[str], str] | None, ending: str | None) -> None:
+        with suppress(*UNWRITABLE):
+            super().write(text, style_func, ending)
             self.flush()
 
     def _encodable(self, text: str) -> str:

@@ -6,13 +6,14 @@ from typing import Any, ClassVar
 
 from django.core.management.base import CommandParser, no_translations
 
-from django_singlejob.exceptions import quoted
+from django_singlejob.conf import quoted
 from django_singlejob.jobs import registry
 from django_singlejob.jobs.names import did_you_mean
 from django_singlejob.management.arguments import CallableCommand, text
 from django_singlejob.management.exit_status import EX_TEMPFAIL, EX_USAGE, discover_jobs, explained, refuse_settings
 from django_singlejob.management.output import Output, add_format
 from django_singlejob.models.jobs import gates
+from django_singlejob.monitoring.health import IS_OF_JOB
 
 # How long to wait for a fenced transaction of the job, in seconds.
 PATIENCE = 5.0
@@ -25,13 +26,16 @@ class GateCommand(CallableCommand):
 
     # Returns ``False`` if there is nothing to change, and ``None`` if the gate is busy.
     act: ClassVar[Callable[..., bool | None]]
-    # ``Paused``, and what to say of a job if there is nothing to change.
+    # ``Paused``
     done: ClassVar[str]
-    not_done: ClassVar[str]
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("names", nargs="*", default=[], type=text, metavar="NAME", help="The name of a job.")
-        parser.add_argument("--all", action="store_true", help="All jobs that are registered or have run.")
+        parser.add_argument(
+            "--all",
+            action="store_true",
+            help="All jobs that are registered or have run, but none that was paused by its name.",
+        )
         add_format(parser)
 
     def check_options(self, parser: CommandParser, given: dict[str, Any]) -> None:
@@ -59,7 +63,11 @@ class GateCommand(CallableCommand):
 
     def how(self, given: dict[str, Any]) -> dict[str, Any]:
         """What else to pass to ``act``."""
-        return {}
+        return {"with_all": given["all"]}
+
+    def not_done(self, how: dict[str, Any]) -> str:
+        """What to say of a job if there is nothing to change."""
+        raise NotImplementedError
 
     def close(self, given: dict[str, Any]) -> None:
         """What to say at the end."""
@@ -81,7 +89,7 @@ class GateCommand(CallableCommand):
             self._complain(name, "busy", "another transaction is using it. Try again.")
             return EX_TEMPFAIL
         (self._changed if is_changed else self._unchanged).append(name)
-        self.say(f"{self.done} {name!r}{self.aside(how)}." if is_changed else f"{name!r} {self.not_done}.")
+        self.say(f"{self.done} {name!r}{self.aside(how)}." if is_changed else f"{name!r} {self.not_done(how)}.")
         return 0
 
     def _complain(self, name: str, reason: str, why: str) -> None:
@@ -91,7 +99,7 @@ class GateCommand(CallableCommand):
 
 
 def _known_jobs() -> set[str]:
-    return {job.name for job in registry.all_jobs()} | set(gates().of_jobs().values_list("name", flat=True))
+    return {job.name for job in registry.all_jobs()} | set(gates().filter(IS_OF_JOB).values_list("name", flat=True))
 
 
 def _suggestion(name: str, known: Collection[str]) -> str:

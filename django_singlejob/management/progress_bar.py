@@ -15,9 +15,10 @@ from django.core.management.base import OutputWrapper
 
 from django_singlejob.locking.lease import Lease
 from django_singlejob.management.output import UNWRITABLE
-from django_singlejob.models.progress import Progress
+from django_singlejob.process import messages
 from django_singlejob.process.clock import wait
 from django_singlejob.process.escaping import shown
+from django_singlejob.process.progress import Progress
 from django_singlejob.process.received_signals import start_thread
 
 # How long a drawing stays, at least. Seconds.
@@ -100,7 +101,8 @@ class ProgressBar:
         """Not through the stream, whose lock a child must not find taken when it is forked."""
         with suppress(*UNWRITABLE):
             encoding = getattr(self._stream, "encoding", None) or "ascii"
-            os.write(self._stream.fileno(), text.encode(encoding))
+            data, descriptor = text.encode(encoding), self._stream.fileno()
+            messages.say(self._stream, partial(messages.write, descriptor, data), text)
 
 
 def _at(line: int) -> str:

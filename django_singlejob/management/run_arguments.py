@@ -7,7 +7,7 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from django_singlejob.exceptions import quoted
+from django_singlejob.conf import quoted
 from django_singlejob.management.arguments import whole_number
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -10,20 +10,15 @@ from uuid import UUID
 from django.db import connections, models
 from django.db.models import (
     Case,
-    DateTimeField,
     DurationField,
     F,
     Func,
     Max,
-    OuterRef,
     Q,
-    QuerySet,
-    Subquery,
-    TextField,
     Value,
     When,
 )
-from django.db.models.functions import Coalesce, Concat, Least, Substr
+from django.db.models.functions import Coalesce, Least
 from django.db.models.lookups import Exact, GreaterThan
 from django.utils.text import format_lazy
 from django.utils.translation import gettext_lazy as _
@@ -31,14 +26,16 @@ from django.utils.translation import gettext_lazy as _
 from django_singlejob.conf import ZERO
 from django_singlejob.database.timeline import GRANT_BITS, Timeline, ask_with_timeline
 from django_singlejob.database.transactions import alias, durable
-from django_singlejob.jobs.names import NAME_LENGTH, REASON_LENGTH, USER_LENGTH
-from django_singlejob.models.rows import Row, allowed, in_utc, readable, whether
-from django_singlejob.models.runs import FAILURES, JobRun, RunStatus, runs
+from django_singlejob.jobs.names import NAME_LENGTH, REASON_LENGTH
+from django_singlejob.models.rows import Row, allowed, in_range, in_utc, whether
+from django_singlejob.models.runs import JobRun, RunStatus
+from django_singlejob.models.unreadable import RowQuerySet
 from django_singlejob.process.clock import DBNow
 from django_singlejob.process.escaping import printable
+from django_singlejob.process.holder import USER_LENGTH
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from django.db.backends.base.base import BaseDatabaseWrapper
     from django.db.models import Expression
@@ -47,22 +44,6 @@ if TYPE_CHECKING:
     from django_singlejob.models.locks import JobLock
 
 MILLISECOND = timedelta(milliseconds=1)
-# How many finished runs a job needs before its mean duration is used.
-LEAST_RUNS = 5
-# No list shows more characters of an error.
-ERROR_LENGTH = 1_000
-
-_NEW_LINE = Value("\n")
-
-
-def position(name: str, schedule: str, time_zone: str) -> str:
-    """What a row says of a job's schedule, as one text. No valid name, schedule or time zone has a new line."""
-    return f"{name}\n{schedule}\n{time_zone}"
-
-
-def name_of(position: str) -> str:
-    """The name of the job whose position this is."""
-    return position.partition("\n")[0]
 
 
 def gates() -> JobStatusQuerySet:
@@ -77,7 +58,7 @@ def database_now() -> datetime:
     return found.astimezone(UTC)
 
 
-class JobStatusQuerySet(QuerySet["JobStatus"]):
+class JobStatusQuerySet(RowQuerySet["JobStatus"]):
     """The gates: to get a lock, a caller must first change its gate. The fence on a gate only grows."""
 
     def remember(self, *names: str) -> None:
@@ -86,17 +67,13 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
         known = set(self.filter(name__in=names).values_list("name", flat=True))
         # One at a time: two transactions that insert the same rows in a different order would deadlock.
         for name in sorted({*names} - known):
-            with self._in_a_transaction():
+            # In a transaction of its own if possible: it does not wait for ever for another one that inserts the row.
+            with nullcontext() if connections[self.db].in_atomic_block else durable(self.db):
                 self.bulk_create([self.model(name=name)], ignore_conflicts=True)
 
-    def _in_a_transaction(self) -> AbstractContextManager[None]:
-        # Of its own if possible: it does not wait for ever for another one that inserts the same row.
-        return nullcontext() if connections[self.db].in_atomic_block else durable(self.db)
-
     def look_up(self, names: set[str], min_interval: timedelta) -> dict[str, JobStatus]:
-        """Read these gates as ``startable``, by name. Raises ``UnreadableRow`` if one of them cannot be read."""
-        with readable("JobStatus"):
-            found = ask_with_timeline(self.db, lambda: self.startable(min_interval).in_bulk(names))
+        """Read these gates as ``startable``, by name."""
+        found = ask_with_timeline(self.db, lambda: self.startable(min_interval).in_bulk(names))
         return {name: in_utc(status) for name, status in found.items()}
 
     def startable(self, min_interval: timedelta | Expression) -> JobStatusQuerySet:
@@ -109,53 +86,6 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
     def scheduled(self) -> JobStatusQuerySet:
         """The gates of jobs that have a schedule."""
         return self.exclude(schedule="")
-
-    def positions(self) -> set[str]:
-        """The ``position`` of each. With thousands of rows this takes a tenth of the time that it takes to read them,
-        and leaves nothing for Python's garbage collector to look at."""
-        text = Concat("name", _NEW_LINE, "schedule", _NEW_LINE, "time_zone", output_field=TextField())
-        return set(self.order_by().values_list(text, flat=True))
-
-    def in_question(self, names: Iterable[str]) -> JobStatusQuerySet:
-        """Those of ``names``, and those that need a closer look whatever their schedule is: they have no next slot, or
-        last started in the future, because the clock was set back."""
-        # While others write, a statement may read rows that are a few milliseconds younger than itself.
-        is_set_back = Q(last_started_at__gt=DBNow() + timedelta(seconds=1))
-        return self.filter(Q(next_slot__isnull=True) | is_set_back | Q(name__in=names))
-
-    def of_jobs(self) -> JobStatusQuerySet:
-        """The gates of jobs: those that have run, have a schedule or were paused. The others belong only to a lock."""
-        return self.filter(Q(last_started_at__isnull=False) | ~Q(schedule="") | Q(paused=True))
-
-    def worst_first(self, overdue: timedelta) -> JobStatusQuerySet:
-        """With ``is_ill``: those that are failing, or whose slot has been due for longer than ``overdue``, first, then
-        those that have a schedule or are paused. Of these, the slot that is furthest ahead comes first."""
-        # Without the tests for null, a comparison would be null as well, and PostgreSQL sorts that first.
-        is_late = Q(next_slot__isnull=False, next_slot__lt=DBNow() - overdue)
-        is_late |= Q(abandoned=True, last_status="interrupted", last_finished_at__lt=DBNow() - overdue)
-        is_ill = _is_active() & (Q(consecutive_failures__gt=0) | (is_late & _is_active(overdue)))
-        facts = {"is_ill": whether(is_ill), "is_idle": whether(Q(schedule="") & _is_active())}
-        order = ("-is_ill", "is_idle", "-next_slot", "name")
-        return self.annotate(**facts).order_by(*order)
-
-    def with_last_runs(self) -> JobStatusQuerySet:
-        """With ``last_error``, of the last failure if the job is failing, and ``last_success_at``. They are ``None`` if
-        that run has been pruned. The history is read only for jobs whose last run was not successful."""
-        ended = runs().filter(job_name=OuterRef("name")).order_by("-started_at", "-pk")
-        # Not filter(): SQLite would prefer the status's index to the job's, and read the runs of all jobs for each.
-        failed = ended.exclude(status__in={*RunStatus.values} - {*FAILURES})
-        successful = ended.exclude(status__in={*RunStatus.values} - {"successful"})
-        error = Subquery(failed.values(start=Substr("error", 1, ERROR_LENGTH))[:1])
-        success = Case(
-            When(last_status="successful", then=F("last_finished_at")),
-            When(consecutive_failures__gt=0, then=Subquery(successful.values("finished_at")[:1])),
-            output_field=DateTimeField(),
-        )
-        facts = {
-            "last_error": Case(When(consecutive_failures__gt=0, then=error), output_field=TextField()),
-            "last_success_at": success,
-        }
-        return self.annotate(**facts)
 
     def survey(self, most: int | None = None) -> dict[str, JobStatus]:
         """Read these rows, by name, with ``now``: all, or the first ``most``."""
@@ -174,11 +104,7 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
     def grantable(self, seen: JobStatus) -> JobStatusQuerySet:
         """The row, if it is ``unchanged`` and on the database server where it was seen: another one grants other
         fences."""
-        return self.unchanged(seen).on_timeline(seen.timeline)
-
-    def on_timeline(self, timeline: int) -> JobStatusQuerySet:
-        """Rows on this database server, or none at all."""
-        return self.filter(Exact(Timeline(), timeline))
+        return self.unchanged(seen).filter(Exact(Timeline(), seen.timeline))
 
     def have_started_on(self, timeline: int, ago: timedelta) -> bool:
         """Whether a job started on this timeline ``ago`` or earlier, so that the timeline is at least that old."""
@@ -204,7 +130,6 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
 
     def is_at_hand(self, name: str) -> bool:
         """Whether no process is inside a transaction on this gate, as far as the database can tell without waiting."""
-        # MySQL would wait for it for almost a minute.
         has_skip_locked = connections[self.db].features.has_select_for_update_skip_locked
         rows = self.select_for_update(skip_locked=True) if has_skip_locked else self
         return rows.filter(name=name).values_list("pk").first() is not None
@@ -217,21 +142,25 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
         """The gates of jobs that are paused, or whose pause ended by itself less than ``lately`` ago."""
         return self.filter(_is_paused(lately))
 
-    def pause(self, name: str, *, until: datetime | None = None, reason: str = "", by: str = "") -> bool:
+    def pause(
+        self, name: str, *, until: datetime | None = None, reason: str = "", by: str = "", with_all: bool = False
+    ) -> bool:
         """Prevent new runs of the job ``until`` then, or, if it is ``None``, until it is resumed. If the job is paused
-        already, change its pause. Returns ``False`` if it was paused just so, if ``until`` has passed, or if there is
-        no such row."""
+        already, change its pause; ``with_all``, not that of a job that was paused by itself. Returns ``False`` if
+        nothing was changed, if ``until`` has passed, or if there is no such row."""
         # Only this package writes these, so they can be compared with "=".
-        same = {"paused_until": until, "pause_reason": printable(reason, REASON_LENGTH)}
-        rows = self.filter(name=name).exclude(_is_paused() & Q(**same))
+        same = {"paused_until": until, "pause_reason": printable(reason, REASON_LENGTH), "paused_with_all": with_all}
+        left = Q(**same) | Q(paused_with_all=False) if with_all else Q(**same)
+        rows = self.filter(name=name).exclude(_is_paused() & left)
         if until is not None:
             rows = rows.filter(_is_ahead(until))
         return rows.update(paused=True, paused_by=printable(by, USER_LENGTH), **same) == 1
 
-    def resume(self, name: str) -> bool:
-        """Allow new runs of the job again. Returns ``False`` if it was not paused."""
-        nothing = {"paused_until": None, "pause_reason": "", "paused_by": ""}
-        return self.filter(_is_paused(), name=name).update(paused=False, **nothing) == 1
+    def resume(self, name: str, *, with_all: bool = False) -> bool:
+        """Allow new runs of the job again; ``with_all``, only if it was paused so. Returns ``False`` if it was not."""
+        rows = self.filter(_is_paused(), name=name, paused_with_all__in={with_all, True})
+        nothing = {"paused_until": None, "pause_reason": "", "paused_by": "", "paused_with_all": False}
+        return rows.update(paused=False, **nothing) == 1
 
     def hide(self, name: str) -> bool:
         """Leave the job out of lists and monitoring until it is requested again. Returns ``False`` if it was hidden
@@ -244,11 +173,11 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
 
     def due(self) -> JobStatusQuerySet:
         """Gates with a slot that is due, or whose run was cut off, oldest first."""
-        return self.filter(Q(next_slot__lte=DBNow()) | Q(abandoned=True), _is_active()).order_by("next_slot")
+        return self.filter(Q(next_slot__lte=DBNow()) | Q(abandoned=True), is_active()).order_by("next_slot")
 
     def ready(self, min_interval: timedelta) -> JobStatusQuerySet:
         """Gates of jobs that may start: not paused, and last started longer than ``min_interval`` ago."""
-        ready = self.filter(_is_active())
+        ready = self.filter(is_active())
         return ready.exclude(_recently(min_interval)) if min_interval else ready
 
     def hold(self, name: str, token: UUID) -> bool:
@@ -309,11 +238,6 @@ class JobStatusQuerySet(QuerySet["JobStatus"]):
         there is no such row."""
         return self.filter(name=name).update(fence=F("fence") + 1, token=None) == 1
 
-    def means(self) -> dict[str, timedelta]:
-        """The mean duration of each job that has run often enough for it to be meaningful."""
-        known = self.filter(run_count__gte=LEAST_RUNS, mean_duration__gt=ZERO)
-        return {name: mean for name, mean in known.values_list("name", "mean_duration") if mean}
-
 
 #: One more failure if the run before was interrupted too.
 IF_SECOND = Case(When(last_status="interrupted", then=1), default=0)
@@ -352,6 +276,9 @@ class JobStatus(Row):
     )
     pause_reason = models.CharField(_("reason of the pause"), max_length=REASON_LENGTH, blank=True, default="")
     paused_by = models.CharField(_("paused by"), max_length=USER_LENGTH, blank=True, default="")
+    paused_with_all = models.BooleanField(
+        _("paused with all"), default=False, help_text=_("Paused with all jobs, and resumed with all jobs.")
+    )
     hidden = models.BooleanField(
         _("hidden"), default=False, help_text=_("Left out of lists and monitoring until it is requested again.")
     )
@@ -381,7 +308,7 @@ class JobStatus(Row):
 
     objects = JobStatusQuerySet.as_manager()
 
-    if TYPE_CHECKING:  # annotated by JobStatusQuerySet.startable, survey, with_last_runs and worst_first
+    if TYPE_CHECKING:  # annotated by JobStatusQuerySet.startable and survey, and by monitoring.health
         now: datetime
         last_error: str | None
         last_success_at: datetime | None
@@ -393,17 +320,6 @@ class JobStatus(Row):
     def is_paused(self) -> bool:
         """Whether the job was paused ``now``, when this was read."""
         return self.paused and (self.paused_until is None or self.paused_until > self.now)
-
-    @property
-    def is_interrupted(self) -> bool:
-        """Whether a signal ended the run of the last slot, which has yet to be run again."""
-        return self.abandoned and self.last_status == "interrupted"
-
-    @property
-    def last_duration(self) -> timedelta | None:
-        """How long the last run took; ``None`` if it has not ended, or if its holder died."""
-        started, finished = self.last_started_at, self.last_finished_at
-        return finished - started if started and finished and finished >= started else None
 
     @property
     def next_fence(self) -> int:
@@ -424,6 +340,8 @@ class JobStatus(Row):
         constraints = [
             allowed("singlejob_status_last_status", last_status__in=["", *RunStatus.values]),
         ]
+
+    Meta.constraints.append(in_range("singlejob_status_in_range", vars()))
 
     def __str__(self) -> str:
         return self.name
@@ -448,7 +366,7 @@ MEAN_RUNS = 20
 def mean_with(duration: timedelta | Expression) -> Coalesce:
     """The mean duration after a successful run that took ``duration``: an exponential moving average over about the
     last ``MEAN_RUNS`` runs."""
-    # See also `locking.single_statement`, which has this as SQL.
+    # See also `single_statement`, which has this as SQL.
     value = Value(duration, output_field=DurationField()) if isinstance(duration, timedelta) else duration
     count = Least(F("run_count"), Value(MEAN_RUNS - 1)) + 1
     return Coalesce(_MovedMean(F("mean_duration"), value, count), value)
@@ -474,7 +392,7 @@ def _is_paused(lately: timedelta = ZERO) -> Q:
     return Q(paused=True) & (Q(paused_until=None) | Q(paused_until__gt=_ago(lately)))
 
 
-def _is_active(since: timedelta = ZERO) -> Q:
+def is_active(since: timedelta = ZERO) -> Q:
     """The opposite. It is never null, so it can be sorted by."""
     return Q(paused=False) | Q(paused_until__isnull=False, paused_until__lte=_ago(since))
 
@@ -488,6 +406,6 @@ def _is_ahead(instant: datetime) -> GreaterThan:
 
 
 def _recently(min_interval: timedelta | Expression) -> Q:
-    # See also `_STARTABLE` in `locking.single_statement`.
+    # See also `_STARTABLE` in `single_statement`.
     # A start in the future means that the clock has been set back since. It must not hold up the job until then.
     return Q(last_started_at__gt=DBNow() - min_interval, last_started_at__lte=DBNow() + min_interval)

@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
 from django.db import connections, models
-from django.db.models import Case, DateTimeField, F, Q, QuerySet, Value, When
+from django.db.models import Case, DateTimeField, F, Q, Value, When
 from django.db.models.lookups import Exact
 from django.utils.translation import gettext_lazy as _
 
 from django_singlejob.conf import ZERO, options
 from django_singlejob.database.timeline import Timeline, ask_with_timeline
 from django_singlejob.database.transactions import alias
-from django_singlejob.jobs.names import COMMAND_LENGTH, HOSTNAME_LENGTH, NAME_LENGTH, USER_LENGTH
-from django_singlejob.models.rows import Row, allowed, delete_rows, in_utc, readable, whether
-from django_singlejob.process.clock import CENTURY, DBNow, saturated
+from django_singlejob.jobs.names import NAME_LENGTH
+from django_singlejob.models.rows import Row, allowed, delete_rows, in_range, in_utc, whether
+from django_singlejob.models.unreadable import RowQuerySet, refuse, reporting
+from django_singlejob.process.clock import CENTURY, DBNow
+from django_singlejob.process.holder import COMMAND_LENGTH, HOSTNAME_LENGTH, USER_LENGTH
 from django_singlejob.process.logs import about
 
 if TYPE_CHECKING:
@@ -45,7 +47,7 @@ def locks() -> JobLockQuerySet:
     return JobLockQuerySet(JobLock, using=alias())
 
 
-class JobLockQuerySet(QuerySet["JobLock"]):
+class JobLockQuerySet(RowQuerySet["JobLock"]):
     """The leases: a row exists exactly while a process holds the lock of its name."""
 
     def stale(self) -> JobLockQuerySet:
@@ -65,13 +67,6 @@ class JobLockQuerySet(QuerySet["JobLock"]):
         """Locks that are neither stale nor impossible."""
         return self.filter(~_STALE, ~_IMPOSSIBLE)
 
-    def overrunning(self, means: Mapping[str, timedelta]) -> JobLockQuerySet:
-        """Live locks held longer than ``OVERRUN_FACTOR`` times their job's mean duration (see ``gates().means``)."""
-        late = Q(pk__in=[])
-        for job_name, mean in means.items():
-            late |= Q(job_name=job_name, acquired_at__lte=DBNow() - saturated(mean, options().overrun_factor))
-        return self.live().filter(late)
-
     def judged(self) -> JobLockQuerySet:
         """With ``is_stale``, ``is_impossible`` and ``now``, by the database's clock."""
         verdict = {"is_stale": whether(_STALE), "is_impossible": whether(_IMPOSSIBLE), "now": DBNow()}
@@ -81,25 +76,15 @@ class JobLockQuerySet(QuerySet["JobLock"]):
         """Read these rows, judged: all, or the first ``most``."""
         return [in_utc(lock) for lock in self.judged()[:most]]
 
-    def watchable(self) -> JobLockQuerySet:
-        """Judged, with ``timeline``: what a watch takes note of. Read it inside ``ask_with_timeline``."""
-        facts = {"timeline": Timeline()}
-        return self.judged().annotate(**facts)
-
     def watched(self) -> list[JobLock]:
-        """Read all these rows as ``watchable``."""
-        return [in_utc(lock) for lock in ask_with_timeline(self.db, lambda: list(self.watchable()))]
-
-    def worst_first(self) -> JobLockQuerySet:
-        """Those whose holders may be dead first, then the jobs' own, which may be overrunning, the oldest first."""
-        in_turn = {"is_of_no_job": whether(Q(job_name=""))}
-        order = ("-is_impossible", "-is_stale", "is_of_no_job", "acquired_at", "name")
-        return self.judged().alias(**in_turn).order_by(*order)
+        """Read all these rows, judged, with ``timeline``: what a watch takes note of."""
+        facts = {"timeline": Timeline()}
+        return [in_utc(lock) for lock in ask_with_timeline(self.db, lambda: list(self.judged().annotate(**facts)))]
 
     def look_up(self, name: str) -> JobLock | None:
         """Read the lock's row, as ``watched`` does. Returns ``None`` if the lock is free. Raises ``UnreadableRow``
         if it cannot be read."""
-        with readable("JobLock"):
+        with reporting(refuse):
             return next(iter(self.filter(name=name).watched()), None)
 
     def insert(self, name: str, columns: Mapping[str, Any]) -> bool:
@@ -243,6 +228,8 @@ class JobLock(Row):
             allowed("singlejob_lock_attempt", attempt__gte=1),
             allowed("singlejob_lock_interval", heartbeat_interval__gt=ZERO),
         ]
+
+    Meta.constraints.append(in_range("singlejob_lock_in_range", vars()))
 
     def __str__(self) -> str:
         return self.name

@@ -3,36 +3,35 @@
 The row of an exclusive one-off is claimed by its status and version, in the transaction that grants the job's lock, and
 ended in the one that releases the lock. So the process that holds the lock under the row's token is the one that runs
 it, and when the lock is taken from a dead holder, the row is put back with it. Parallel one-offs are claimed under the
-token of their worker's own lock, and put back with that.
+token of their worker's own lock, several at once (see ``tasks.batches``), and put back with that.
 """
 
 from __future__ import annotations
 
 import json
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
-from django.db import connections, models
+from django.db import models
 from django.db.models import Case, F, Q, Subquery, TextField, Value, When
 from django.db.models.functions import Concat, Greatest, Right
 from django.utils.translation import gettext_lazy as _
 
 from django_singlejob.database.transactions import alias
 from django_singlejob.exceptions import LeaseLost
-from django_singlejob.jobs.names import HOSTNAME_LENGTH, NAME_LENGTH, PATH_LENGTH, USER_LENGTH
-from django_singlejob.models.attempts import AttemptQuerySet
-from django_singlejob.models.rows import Row, allowed, delete_rows, whether
-from django_singlejob.models.runs import RunTrigger
+from django_singlejob.jobs.names import NAME_LENGTH, PATH_LENGTH
+from django_singlejob.models.rows import Row, allowed, delete_rows, in_range, whether
+from django_singlejob.models.runs import AttemptQuerySet, RunTrigger
 from django_singlejob.process.clock import DBNow
+from django_singlejob.process.holder import HOSTNAME_LENGTH, USER_LENGTH
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from datetime import timedelta
     from uuid import UUID
 
-    from django_singlejob.jobs.registry import Job
-    from django_singlejob.models.holder import Holder
     from django_singlejob.models.locks import JobLock
+    from django_singlejob.process.holder import Holder
 
 # A task that a user has stopped does not begin again.
 AGAIN: Mapping[str, Any] = {
@@ -40,6 +39,8 @@ AGAIN: Mapping[str, Any] = {
     "finished_at": Case(When(~Q(stopped_by=""), then=DBNow()), default=None),
 }
 RELEASED: Mapping[str, Any] = {**AGAIN, "attempt": Greatest(F("attempt"), Value(1)) - 1}
+# What dies in this attempt has failed.
+LAST = Q(attempt__gte=F("max_attempts")) | ~Q(stopped_by="")
 
 ENDED = ("done", "failed", "cancelled")
 UNSUCCESSFUL = ("failed", "cancelled")
@@ -78,7 +79,7 @@ def errors_in(text: str) -> Iterator[dict[str, str]]:
             yield {**dict.fromkeys(_OF_ERROR, ""), **found}
 
 
-def _kept(error: Mapping[str, Any]) -> dict[str, Any]:
+def _stored(error: Mapping[str, Any]) -> dict[str, Any]:
     line = line_of(error)
     longer = Concat(F("errors"), Value(line), output_field=TextField())
     return {"errors": Right(longer, ERRORS_LENGTH)} if line else {}
@@ -92,48 +93,42 @@ def one_offs() -> OneOffJobQuerySet:
 class OneOffJobQuerySet(AttemptQuerySet["OneOffJob"]):
     """The one-off jobs: waiting, in progress, and ended. Those that ended are the log."""
 
-    def waiting(self) -> OneOffJobQuerySet:
+    def waiting(self) -> Self:
         """One-offs that have not begun, or that are to begin again."""
         return self.filter(status="waiting")
 
-    def in_progress(self) -> OneOffJobQuerySet:
+    def in_progress(self) -> Self:
         """One-offs that are running."""
         return self.filter(status="in_progress")
 
-    def ended(self) -> OneOffJobQuerySet:
+    def ended(self) -> Self:
         """One-offs that are done, failed or cancelled."""
         return self.filter(status__in=ENDED)
 
-    def unsuccessful(self) -> OneOffJobQuerySet:
+    def unsuccessful(self) -> Self:
         """One-offs that failed or were cancelled."""
         return self.filter(status__in=UNSUCCESSFUL)
 
-    def exclusive(self) -> OneOffJobQuerySet:
+    def exclusive(self) -> Self:
         """One-offs that run under their job's lock."""
         # Not "=", which Django writes as `exclusive` or `NOT exclusive`: SQLite cannot use an index for that.
         return self.filter(exclusive__in=[True])
 
-    def parallel(self) -> OneOffJobQuerySet:
+    def parallel(self) -> Self:
         """One-offs that run beside each other, under no lock but their worker's."""
         return self.filter(exclusive__in=[False])
 
-    def in_queues(self, names: Sequence[str]) -> OneOffJobQuerySet:
+    def in_queues(self, names: Sequence[str]) -> Self:
         """One-offs in these queues, or in all queues if no names are given."""
         return self.filter(queue_name__in=names) if names else self
 
-    def due(self, until: datetime | None = None) -> OneOffJobQuerySet:
+    def due(self, until: datetime | None = None) -> Self:
         """One-offs that are due now, or that were due at ``until``."""
         return self.waiting().filter(run_after__lte=until or DBNow())
 
     def next_due(self, until: datetime | None = None) -> OneOffJob | None:
         """The next to run, with ``now``: the highest priority first, then the one that has been due the longest."""
         return next(iter(self._first_due(1, until)), None)
-
-    def lock_due(self, most: int, until: datetime | None = None) -> list[OneOffJob]:
-        """The next ``most`` to run, with ``now``. No other worker can claim them until this transaction ends. On SQLite
-        the transaction must have written already: then no other process can write at all."""
-        has_skip_locked = connections[self.db].features.has_select_for_update_skip_locked
-        return self._first_due(most, until, skip_locked=has_skip_locked)
 
     def _first_due(self, most: int, until: datetime | None, *, skip_locked: bool = False) -> list[OneOffJob]:
         # One priority after the other, each found by an index. In a single query, the database would read past all
@@ -143,7 +138,8 @@ class OneOffJobQuerySet(AttemptQuerySet["OneOffJob"]):
         for _priority in PRIORITIES:
             highest = waiting.order_by("-priority").values_list("priority", flat=True)[:1]
             due = self.due(until).filter(priority=Subquery(highest)).order_by("run_after", "pk").annotate(**_FACTS)
-            some = list((due.select_for_update(skip_locked=True) if skip_locked else due)[: most - len(found)])
+            rows = due.select_for_update(skip_locked=True) if skip_locked else due
+            some = rows.first_readable(most - len(found))
             found += some
             if len(found) == most:
                 return found
@@ -157,18 +153,6 @@ class OneOffJobQuerySet(AttemptQuerySet["OneOffJob"]):
         """Claim it, to run it. Returns ``False`` if another process has claimed it, or if it was cancelled."""
         return self.waiting().filter(pk=seen.pk, version=seen.version).update(**self._claimed(token, holder)) == 1
 
-    def claim_locked(self, locked: Sequence[OneOffJob], token: UUID, holder: Holder) -> bool:
-        """The same for several at once. Returns ``False`` if another process has claimed one of them: then roll back
-        this transaction. Updates the instances as well, as far as a run needs it."""
-        rows = self.waiting().filter(pk__in=[row.pk for row in locked])
-        if rows.update(**self._claimed(token, holder)) != len(locked):
-            return False
-        for row in locked:
-            row.status, row.version, row.attempt = "in_progress", row.version + 1, row.attempt + 1
-            row.token, row.started_at = token, row.now
-            row.worker_ids += worker_id(holder)
-        return True
-
     def _claimed(self, token: UUID, holder: Holder) -> dict[str, Any]:
         return {
             "status": "in_progress",
@@ -181,6 +165,7 @@ class OneOffJobQuerySet(AttemptQuerySet["OneOffJob"]):
             "started_at": DBNow(),
             "finished_at": None,
             "stopped_by": "",
+            "suspect": False,
         }
 
     def stop(self, by: str) -> int:
@@ -196,13 +181,10 @@ class OneOffJobQuerySet(AttemptQuerySet["OneOffJob"]):
 
     def finish(self, token: UUID, result: Mapping[str, Any]) -> bool:
         """Record how the run under that token ended. Returns ``False`` if it does not run a one-off, or no longer."""
-        changes = {"version": F("version") + 1, **result, **_kept(result)}
-        return self.in_progress().filter(token=token).update(**changes) == 1
+        return self.in_progress().filter(token=token).update(**self._finished(result)) == 1
 
-    def finish_all(self, claimed: Sequence[OneOffJob], token: UUID, result: Mapping[str, Any]) -> int:
-        """The same for several at once, all of one version. Returns the number of rows changed."""
-        rows = self.in_progress().filter(pk__in=[row.pk for row in claimed], token=token, version=claimed[0].version)
-        return rows.update(version=F("version") + 1, **result, **_kept(result))
+    def _finished(self, result: Mapping[str, Any]) -> dict[str, Any]:
+        return {"version": F("version") + 1, **result, **_stored(result)}
 
     def release(self, token: UUID) -> int:
         """Put back what was interrupted under that token, as if it had never begun. Returns the number of rows
@@ -221,31 +203,27 @@ class OneOffJobQuerySet(AttemptQuerySet["OneOffJob"]):
             are_orphans |= Q(token=None)
         return self.filter(are_orphans).put_back(error)
 
-    def put_back(self, error: str, kind: type[Exception] = LeaseLost) -> int:
+    def put_back(self, error: str, kind: type[Exception] = LeaseLost, *, suspect: bool = False) -> int:
         """Put those in progress back to waiting; after their last attempt, or if a user has stopped them, they have
-        failed instead. ``kind``: the class of the error. Returns the number of rows changed."""
-        is_last = Q(attempt__gte=F("max_attempts")) | ~Q(stopped_by="")
+        failed instead. ``kind``: the class of the error. ``suspect``: whether they run alone next. Returns the number
+        of rows changed."""
         ending = {"error": error, "error_class": f"{kind.__module__}.{kind.__name__}"}
         ending |= {"traceback": "", "origin": ""}
         changes = {
-            "status": Case(When(is_last, then=Value("failed")), default=Value("waiting")),
-            "finished_at": Case(When(is_last, then=DBNow()), default=None),
+            "status": Case(When(LAST, then=Value("failed")), default=Value("waiting")),
+            "finished_at": Case(When(LAST, then=DBNow()), default=None),
+            "suspect": whether(~LAST) if suspect else False,
             "version": F("version") + 1,
             **ending,
-            **_kept(ending),
+            **_stored(ending),
         }
         return self.in_progress().update(**changes)
-
-    def make_exclusive(self, job: Job) -> int:
-        """Make waiting ones run under the lock of the job that their function has become. Returns the number of rows
-        changed."""
-        changes = {"job_name": job.name, "task_path": "", "max_attempts": job.most_attempts}
-        return self.waiting().update(version=F("version") + 1, **changes)
 
     def cancel(self) -> int:
         """Cancel those that have not begun. One that is in progress runs to its end. Returns the number of rows
         changed."""
-        return self.waiting().update(status="cancelled", version=F("version") + 1, finished_at=DBNow())
+        changes = {"status": "cancelled", "finished_at": DBNow(), "suspect": False}
+        return self.waiting().update(version=F("version") + 1, **changes)
 
     def retry(self, requested_by: str = "") -> int:
         """Let failed or cancelled ones run at least once more. ``requested_by``: the user who requests this, if any.
@@ -264,7 +242,7 @@ class OneOffJobQuerySet(AttemptQuerySet["OneOffJob"]):
         """Delete those that have ended. One that was retried meanwhile stays. Returns the number of rows deleted."""
         return delete_rows(self.ended())
 
-    def batches(self, size: int = 1000) -> Iterator[OneOffJobQuerySet]:
+    def batches(self, size: int = 1000) -> Iterator[Self]:
         """These rows, as several querysets: one huge UPDATE would hold up the workers. No row comes twice, whatever
         its status is by then."""
         last = 0
@@ -272,7 +250,7 @@ class OneOffJobQuerySet(AttemptQuerySet["OneOffJob"]):
             last = keys[-1]
             yield self.filter(pk__in=keys)
 
-    def surplus(self, age: timedelta) -> OneOffJobQuerySet:
+    def surplus(self, age: timedelta) -> Self:
         """One-offs that ended longer ago than ``age``."""
         return self.ended().filter(finished_at__lt=DBNow() - age)
 
@@ -362,10 +340,16 @@ class OneOffJob(Row):
         default="",
         help_text=_("The user who has asked to stop the task in this attempt; blank if nobody has."),
     )
+    suspect = models.BooleanField(
+        _("suspect"),
+        default=False,
+        db_default=False,
+        help_text=_("Whether a process crashed that ran it, so that it runs alone next."),
+    )
 
     objects = OneOffJobQuerySet.as_manager()
 
-    if TYPE_CHECKING:  # annotated by OneOffJobQuerySet.next_due and lock_due
+    if TYPE_CHECKING:  # annotated by OneOffJobQuerySet.next_due, and by tasks.batches
         now: datetime
 
     class Meta:
@@ -382,6 +366,8 @@ class OneOffJob(Row):
             allowed("singlejob_one_off_attempts", max_attempts__gte=1),
             allowed("singlejob_one_off_priority", priority__range=(PRIORITIES[0], PRIORITIES[-1])),
         ]
+
+    Meta.constraints.append(in_range("singlejob_one_off_in_range", vars()))
 
     def __str__(self) -> str:
         return f"{self.name} #{self.pk} ({self.get_status_display()})"

@@ -5,21 +5,22 @@ from __future__ import annotations
 import json
 from datetime import timedelta
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.db import models
-from django.db.models import Q, QuerySet
+from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
 from django_singlejob.database.transactions import alias
-from django_singlejob.jobs.names import HOSTNAME_LENGTH
-from django_singlejob.models.rows import Row, in_utc
+from django_singlejob.models.rows import Row, in_range, in_utc
+from django_singlejob.models.unreadable import RowQuerySet
 from django_singlejob.process.clock import DBNow
+from django_singlejob.process.holder import HOSTNAME_LENGTH
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from django_singlejob.models.holder import Holder
+    from django_singlejob.process.holder import Holder
 
 # Every server's cron begins a pass each minute. One mark each half minute is enough for all of them.
 MARK_EVERY = timedelta(seconds=30)
@@ -30,7 +31,7 @@ def passes() -> WorkerPassQuerySet:
     return WorkerPassQuerySet(WorkerPass, using=alias())
 
 
-class WorkerPassQuerySet(QuerySet["WorkerPass"]):
+class WorkerPassQuerySet(RowQuerySet["WorkerPass"]):
     """The passes: one row for each set of queues, with the last pass that was seen."""
 
     def recent(self, within: timedelta) -> WorkerPassQuerySet:
@@ -74,6 +75,9 @@ class WorkerPass(Row):
         verbose_name = _("worker pass")
         verbose_name_plural = _("worker passes")
         default_permissions = ()
+        constraints: ClassVar[list[models.BaseConstraint]] = []
+
+    Meta.constraints.append(in_range("singlejob_pass_in_range", vars()))
 
     def __str__(self) -> str:
         return self.holder

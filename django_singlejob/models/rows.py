@@ -1,22 +1,26 @@
-"""What the tables share: rows are read from the database that decides, deleted in one statement, and in UTC."""
+"""What the tables share: rows are read from the database that decides, deleted in one statement, and in UTC; and what
+their columns may contain."""
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from datetime import UTC
-from typing import TYPE_CHECKING, Any, TypeVar
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from django.db import DataError, connections, models
-from django.db.models import BooleanField, ExpressionWrapper, Q, QuerySet
+from django.core.exceptions import FullResultSet
+from django.db import models
+from django.db.models import BooleanField, ExpressionWrapper, Func, Q, QuerySet
 
 from django_singlejob.database.transactions import alias
-from django_singlejob.exceptions import UnreadableRow
-from django_singlejob.process.escaping import printable
+from django_singlejob.process.clock import CENTURY, YEARS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Mapping
 
-_PROBLEM_LENGTH = 200
+    from django.db.backends.base.base import BaseDatabaseWrapper
+    from django.db.models.sql.compiler import SQLCompiler
+
+# Of small and of large numbers. What people write is the types' own limit, to which no more can be added.
+LARGEST, LARGEST_LARGE = 2**31 - 2**16, 2**63 - 2**32
 
 
 class Row(models.Model):
@@ -43,21 +47,67 @@ def allowed(name: str, **values: Any) -> models.CheckConstraint:
     return models.CheckConstraint(condition=models.Q(**values), name=name)
 
 
-_INSTANTS = (
-    "now",
-    "slot",
-    "next_slot",
-    "last_slot",
-    "last_finished_at",
-    "last_success_at",
-    "paused_until",
-    "acquired_at",
-    "heartbeat_at",
-    "expires_at",
-    "sent_at",
-    "seen_at",
-)
+def in_range(name: str, columns: Mapping[str, object]) -> models.CheckConstraint:
+    """That each of these columns has a value that every database, and Python, can read and add to, or none."""
+    of_table = {each: column for each, column in columns.items() if isinstance(column, models.Field)}
+    fields = {each: field for each, field in of_table.items() if not field.generated}
+    kinds = {each: field.get_internal_type() for each, field in fields.items()}
+    ranges = {f"{each}__range": _RANGES[kind] for each, kind in kinds.items() if kind in _RANGES}
+    own = [] if any(field.primary_key for field in fields.values()) else ["id"]
+    return models.CheckConstraint(condition=Q(OfItsType(*own, *kinds), **ranges), name=name)
 
+
+# Neither infinity nor a date before Christ is in it.
+_RANGES: dict[str, tuple[object, object]] = {
+    "DateTimeField": (datetime(YEARS[0], 1, 1, tzinfo=UTC), datetime(YEARS.stop, 1, 1, tzinfo=UTC)),
+    "DurationField": (-CENTURY, CENTURY),
+    "BooleanField": (False, True),
+    "PositiveIntegerField": (0, LARGEST),
+    "PositiveBigIntegerField": (0, LARGEST_LARGE),
+    "BigIntegerField": (0, LARGEST_LARGE),
+}
+
+
+class OfItsType(Func):
+    """Whether each of these columns has a value of its type, or none. SQLite stores anything anywhere, and MySQL may
+    store dates that do not exist."""
+
+    output_field = BooleanField()
+
+    def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, *_: Any, **__: Any) -> NoReturn:
+        raise FullResultSet  # there is nothing to check
+
+    def as_mysql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **_: Any) -> tuple[str, tuple[Any, ...]]:
+        return self._checked(compiler, {"DateTimeField": "({name} IS NULL OR {name} + INTERVAL 0 DAY IS NOT NULL)"})
+
+    def as_sqlite(
+        self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **_: Any
+    ) -> tuple[str, tuple[Any, ...]]:
+        return self._checked(compiler, _SQLITE, _NUMBER)
+
+    def _checked(
+        self, compiler: SQLCompiler, checks: Mapping[str, str], otherwise: str = ""
+    ) -> tuple[str, tuple[Any, ...]]:
+        """``otherwise``: how to check a column of any other kind; empty: not at all."""
+        found, values = list[str](), list[Any]()
+        for column in self.get_source_expressions():
+            if check := checks.get(column.output_field.get_internal_type(), otherwise):
+                name, own = compiler.compile(column)  # or a value, if Django validates a row
+                found.append(check.format(name=name))
+                values += [*own] * check.count("{name}")
+        return " AND ".join(found), tuple(values)
+
+
+# Without blanks after commas: Django's inspection of a table takes what follows ", " for a column.
+_TEXT, _NUMBER = (f"typeof({{name}}) IN ('{kind}','null')" for kind in ("text", "integer"))
+_SQLITE = {
+    **dict.fromkeys(("CharField", "TextField", "JSONField"), _TEXT),
+    "UUIDField": f"{_TEXT} AND length({{name}}) = 32 AND {{name}} NOT GLOB '*[^0-9a-f]*'",
+    # What is in no format of SQLite's is null.
+    "DateTimeField": "strftime('%%Y-%%m-%%d %%H:%%M:%%S',{name}) IS substr({name},1,19)",
+    # SQLite gives out no number after its greatest.
+    "BigAutoField": f"{{name}} <= {LARGEST_LARGE}",
+}
 
 AnyRow = TypeVar("AnyRow", bound=Row)
 
@@ -65,9 +115,9 @@ AnyRow = TypeVar("AnyRow", bound=Row)
 def in_utc(row: AnyRow) -> AnyRow:
     """The row, with its instants in UTC."""
     # The database returns instants in its connection's time zone, and Python compares two of one zone by wall clock.
-    for name in _INSTANTS:
-        if instant := getattr(row, name, None):
-            setattr(row, name, instant.astimezone(UTC))
+    for name, value in [*vars(row).items()]:
+        if isinstance(value, datetime):
+            setattr(row, name, value.astimezone(UTC))
     return row
 
 
@@ -81,15 +131,3 @@ def delete_rows(rows: QuerySet[Any]) -> int:
 def whether(condition: Q) -> ExpressionWrapper[Q]:
     """The condition, as a column."""
     return ExpressionWrapper(condition, output_field=BooleanField())
-
-
-@contextmanager
-def readable(model: str) -> Iterator[None]:
-    """Raise ``UnreadableRow`` if the block reads a row of this model that somebody wrote past Django, with a value that
-    its column's type does not have."""
-    connections[alias()].ensure_connection()  # an error of this is not the row's
-    try:
-        yield
-    except (DataError, ValueError, TypeError, ArithmeticError, RecursionError) as error:
-        problem = printable(f"{type(error).__name__}: {error}", _PROBLEM_LENGTH)
-        raise UnreadableRow(f"A row of {model} cannot be read ({problem}). Correct it in the database.") from error

@@ -1,4 +1,5 @@
-"""The history: one row for each attempt. It decides nothing."""
+"""The history: one row for each attempt. It decides nothing. And what it shares with the one-offs, which are attempts
+too: each row carries the token of its lock."""
 
 from __future__ import annotations
 
@@ -6,25 +7,50 @@ from datetime import timedelta
 from functools import reduce
 from itertools import islice
 from operator import or_
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 from django.db import models
-from django.db.models import Q
+from django.db.models import Min, Model, OuterRef, Q, Subquery
 from django.utils.translation import gettext_lazy as _
 
 from django_singlejob.database.transactions import alias
-from django_singlejob.jobs.names import HOSTNAME_LENGTH, NAME_LENGTH, USER_LENGTH
-from django_singlejob.models.attempts import AttemptQuerySet
-from django_singlejob.models.rows import Row, allowed, delete_rows
+from django_singlejob.jobs.names import NAME_LENGTH
+from django_singlejob.models.locks import locks
+from django_singlejob.models.rows import Row, allowed, delete_rows, in_range
+from django_singlejob.models.unreadable import RowQuerySet
 from django_singlejob.process.clock import DBNow
+from django_singlejob.process.holder import HOSTNAME_LENGTH, USER_LENGTH
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
+
+AnyModel = TypeVar("AnyModel", bound=Model)
 
 # SQLite refuses a statement with a thousand conditions.
 _JOBS_AT_ONCE = 100
+
+
+class AttemptQuerySet(RowQuerySet[AnyModel]):
+    """Rows of attempts, each under the token of its lock: runs and one-offs."""
+
+    def orphan_tokens(self) -> set[UUID | None]:
+        """The tokens of attempts whose lock is gone, as after a manual DELETE."""
+        # Two reads, in this order: an attempt that begins between them is not among the first.
+        tokens = set(self.values_list("token", flat=True))
+        if not tokens:
+            return tokens
+        return tokens - set(locks().values_list("token", flat=True))
+
+    def prune(self, batch: int = 1000) -> int:
+        """Delete all these rows, in batches: one huge DELETE would hold up everybody. Returns the number of rows
+        deleted."""
+        pruned = 0
+        # In two statements, because MySQL has no LIMIT in a subquery. A row that has changed in between is left alone.
+        while keys := list(self.order_by("pk").values_list("pk", flat=True)[:batch]):
+            pruned += delete_rows(self.filter(pk__in=keys))
+        return pruned
 
 
 def runs() -> JobRunQuerySet:
@@ -74,14 +100,19 @@ class JobRunQuerySet(AttemptQuerySet["JobRun"]):
         ended, old = self.exclude(status="running"), Q(started_at__lt=DBNow() - age)
         yield ended.filter(old)
         # Not the names of the gates: a job's gate may be gone.
-        names = list(self.order_by().values_list("job_name", flat=True).distinct())
-        beyond = ((name, self._newest_beyond(name, keep)) for name in names)
-        conditions = (Q(job_name=name, pk__lte=newest) for name, newest in beyond if newest is not None)
-        while some := list(islice(conditions, _JOBS_AT_ONCE)):
-            yield ended.exclude(old).filter(reduce(or_, some))
+        names = iter(list(self.order_by().values_list("job_name", flat=True).distinct()))
+        while some := list(islice(names, _JOBS_AT_ONCE)):
+            beyond = [Q(job_name=name, pk__lte=newest) for name, newest in self._newest_beyond(some, keep)]
+            if beyond:
+                yield ended.exclude(old).filter(reduce(or_, beyond))
 
-    def _newest_beyond(self, job_name: str, keep: int) -> int | None:
-        return self.filter(job_name=job_name).order_by("-pk").values_list("pk", flat=True)[keep : keep + 1].first()
+    def _newest_beyond(self, names: Sequence[str], keep: int) -> Sequence[tuple[str, int]]:
+        """The key of the newest run of each of these jobs that is not to be kept, for those that have one. One
+        statement, which looks for it once in each job, as it would for one job."""
+        newest = self.filter(job_name=OuterRef("job_name")).order_by("-pk").values("pk")[keep : keep + 1]
+        firsts = self.filter(job_name__in=names).order_by().values("job_name").annotate(first=Min("pk")).values("first")
+        found = self.filter(pk__in=firsts).order_by().annotate(newest=Subquery(newest))
+        return list(found.filter(newest__isnull=False).values_list("job_name", "newest"))
 
 
 class RunStatus(models.TextChoices):
@@ -168,6 +199,8 @@ class JobRun(Row):
             allowed("singlejob_run_trigger", trigger__in=RunTrigger.values),
             allowed("singlejob_run_attempt", attempt__gte=1),
         ]
+
+    Meta.constraints.append(in_range("singlejob_run_in_range", vars()))
 
     def __str__(self) -> str:
         return f"{self.job_name} #{self.pk} ({self.get_status_display()})"

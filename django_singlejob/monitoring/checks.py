@@ -11,17 +11,16 @@ from django.apps import AppConfig
 from django.conf import settings
 from django.core.checks import CheckMessage, Error as CheckError, Warning as CheckWarning
 from django.core.exceptions import ImproperlyConfigured
-from django.db import Error, connections
+from django.db import Error, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils.connection import ConnectionDoesNotExist
 from django.utils.module_loading import import_string
 
 from django_singlejob import conf
-from django_singlejob.database import timeline, transactions
-from django_singlejob.exceptions import InvalidSchedule
+from django_singlejob.database import errors, timeline, transactions
 from django_singlejob.jobs import registry
+from django_singlejob.jobs.discovery import autodiscover, remedy_for, why_not_registered
 from django_singlejob.jobs.schedule import Cron, parse
-from django_singlejob.monitoring.caches import cached_by
 from django_singlejob.process.logs import all_loggers
 
 # Shorter leases are only for tests.
@@ -78,23 +77,21 @@ def check_time(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[C
 
 
 def check_jobs(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
-    """E004: the jobs can be registered. E005, E008, W003 to W006: they can run, one copy at once. W011: on the days
+    """E004: the jobs can be registered. E005, W003 to W006: they can run, one copy at once. W011: on the days
     that they seem to."""
     try:
         conf.options()
     except ImproperlyConfigured:
         return []  # check_settings and check_time say so
-    try:
-        registry.autodiscover()
-    except Exception as error:
-        return [
-            CheckError(
-                registry.why_not_registered(error),
-                hint=f"{registry.remedy_for(error)} Until then, commands cannot find the jobs.",
-                id="singlejob.E004",
-            )
-        ]
-    return [message for job in registry.all_jobs() for message in _problems(job)]
+    missing = [
+        CheckError(
+            why_not_registered(error),
+            hint=f"{remedy_for(error)} Until then, these jobs do not run; the others do.",
+            id="singlejob.E004",
+        )
+        for error in autodiscover()
+    ]
+    return [*missing, *(message for job in registry.all_jobs() for message in _problems(job))]
 
 
 def _problems(job: registry.Job) -> Iterator[CheckMessage]:
@@ -146,17 +143,7 @@ def _lock_problems(job: registry.Job) -> Iterator[CheckMessage]:
 
 
 def _schedule_problems(job: registry.Job) -> Iterator[CheckMessage]:
-    try:
-        _ = job.policy
-    except InvalidSchedule as error:
-        yield CheckError(
-            f"The schedule of the job {job.name!r} cannot work in the project's time zone: {error}",
-            hint="Change the schedule, give the job a time_zone, or correct settings.TIME_ZONE.",
-            obj=job.path,
-            id="singlejob.E008",
-        )
-    else:
-        yield from _either_day(job)
+    yield from _either_day(job)
     if names := _required(job.func):
         yield CheckWarning(
             f"The job {job.name!r} has a schedule, but its function requires the arguments "
@@ -244,23 +231,6 @@ def _database_problems(alias: str, connection: BaseDatabaseWrapper) -> Iterator[
         )
 
 
-def check_caches(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
-    """E012: nothing caches what the database says about locks."""
-    try:
-        found = cached_by()
-    except (ImproperlyConfigured, ConnectionDoesNotExist):
-        return []  # check_settings and check_database report this
-    return [
-        CheckError(
-            f"{name} caches the tables of django_singlejob, so a process may not see what another one has written: "
-            "jobs are not run, and locks look free or held when they are not.",
-            hint=remedy,
-            id="singlejob.E012",
-        )
-        for name, remedy in found.items()
-    ]
-
-
 def check_logging(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
     """W013: no log file is rotated by one process while others write to it."""
     return [
@@ -301,14 +271,14 @@ def check_server(
 
 
 def _server_problems(alias: str) -> Iterator[CheckMessage]:
-    if not timeline.is_reported(alias):
+    if not reports_timeline(alias):
         yield CheckWarning(
             f"The database {alias!r} does not report its timeline, so fences may repeat after an asynchronous "
             "failover.",
             hint="Let the role execute pg_current_wal_lsn() and pg_walfile_name(), or use synchronous replication.",
             id="singlejob.W008",
         )
-    if transactions.may_read_the_past(alias):
+    if may_read_the_past(alias):
         yield CheckWarning(
             f"The database {alias!r} is a node of a Galera cluster, so a read may miss what another node has just "
             "committed, such as a new one-off.",
@@ -316,6 +286,33 @@ def _server_problems(alias: str) -> Iterator[CheckMessage]:
             "'SET SESSION wsrep_sync_wait = 1'; see 'Failover and Galera' in the documentation.",
             id="singlejob.W009",
         )
+
+
+def reports_timeline(alias: str) -> bool:
+    """Whether the database reports its timeline. Also ``True`` if it is not PostgreSQL and so has none."""
+    connection = connections[alias]
+    if connection.vendor != "postgresql":
+        return True
+    try:
+        with transaction.atomic(using=alias), connection.cursor() as cursor:
+            cursor.execute(f"SELECT {timeline.SQL}")
+    except Error as error:
+        if not errors.is_refused(error):
+            raise
+        return False
+    return True
+
+
+def may_read_the_past(alias: str) -> bool:
+    """Whether this is a node of a Galera cluster whose reads do not wait for commits on the other nodes."""
+    connection = connections[alias]
+    if connection.vendor != "mysql":
+        return False
+    with connection.cursor() as cursor:
+        # Not @@wsrep_on, which MySQL does not know.
+        cursor.execute("SHOW VARIABLES WHERE Variable_name IN ('wsrep_on', 'wsrep_sync_wait')")
+        settings = dict(cursor.fetchall())
+    return settings.get("wsrep_on") == "ON" and not int(settings["wsrep_sync_wait"]) & 1
 
 
 def _wants_single_statement() -> bool:

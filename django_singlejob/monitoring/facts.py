@@ -6,13 +6,13 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from django_singlejob.jobs import registry
-from django_singlejob.models.progress import Progress
+from django_singlejob.jobs.discovery import autodiscover
 from django_singlejob.monitoring.findings import Finding
 from django_singlejob.monitoring.health import Health, Level
 from django_singlejob.monitoring.queues import Queue
 from django_singlejob.monitoring.verdict import Verdict, judge
 from django_singlejob.monitoring.workers import SeenWorker
+from django_singlejob.process.progress import Progress
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobLock, JobStatus
@@ -165,19 +165,11 @@ class Status:
 def status() -> Status:
     """Judge everything, as ``singleton_status --check`` does.
 
-    Takes four queries, or at most nine if there are thousands of jobs, locks or one-offs. A module that registers jobs
-    and cannot be imported is a finding. Raises what the database raises if it does not answer or refuses, and
-    ``ImproperlyConfigured`` if a setting is invalid.
+    Takes four queries, or at most ten if one-offs are late, or if there are thousands of jobs, locks or one-offs. A
+    module that registers jobs and cannot be imported is a finding, and so is a row that cannot be read. Raises what the
+    database raises if it does not answer or refuses, and ``ImproperlyConfigured`` if a setting is invalid.
     """
-    return status_of(judge(with_last_runs=True, broken=_why_jobs_are_missing()))
-
-
-def _why_jobs_are_missing() -> Exception | None:
-    try:
-        registry.autodiscover()
-    except Exception as error:
-        return error
-    return None
+    return status_of(judge(with_last_runs=True, broken=autodiscover()))
 
 
 def status_of(verdict: Verdict) -> Status:
@@ -219,12 +211,19 @@ def _job(health: Health, level: Level) -> JobFacts:
         level=_word(level),
         schedule=health.schedule,
         **_columns(status, _STATUS_COLUMNS),
+        last_duration=_last_duration(status) if status else None,
         run_count=status.run_count if status else 0,
         paused=status.is_paused if status else None,
         # Of a pause that has ended by itself, nothing.
         **_columns(status if status and status.is_paused else None, _PAUSE_COLUMNS),
         holder=_holder(health.lock) if health.lock else None,
     )
+
+
+def _last_duration(status: "JobStatus") -> timedelta | None:
+    """``None`` if the last run has not ended, or if its holder died."""
+    started, finished = status.last_started_at, status.last_finished_at
+    return finished - started if started and finished and finished >= started else None
 
 
 _STATUS_COLUMNS = (
@@ -235,7 +234,6 @@ _STATUS_COLUMNS = (
     "last_success_at",
     "last_status",
     "last_error",
-    "last_duration",
     "consecutive_failures",
     "mean_duration",
     "misfire_count",

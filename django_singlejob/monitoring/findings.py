@@ -17,6 +17,9 @@ from django.utils.translation import gettext, gettext_lazy as _, ngettext_lazy
 
 from django_singlejob.conf import ZERO
 from django_singlejob.jobs import registry
+from django_singlejob.jobs.discovery import remedy_for, why_not_registered
+from django_singlejob.jobs.schedule import Every
+from django_singlejob.models.unreadable import Unreadable
 from django_singlejob.monitoring.health import (
     MOST as WORST,
     Health,
@@ -29,6 +32,7 @@ from django_singlejob.monitoring.health import (
 from django_singlejob.monitoring.queues import LATE, Queue
 from django_singlejob.monitoring.workers import SeenWorker, serves
 from django_singlejob.process.clock import instant_in_words
+from django_singlejob.process.escaping import listed
 
 if TYPE_CHECKING:
     from django.utils.functional import _StrOrPromise
@@ -44,17 +48,20 @@ class Trouble(models.TextChoices):
     DEAD = "dead", _("dead")
     NOT_JUDGED = "not_judged", _("not judged")
     NOT_IMPORTED = "not_imported", _("not imported")
+    UNREADABLE = "unreadable", _("unreadable")
     NO_JOB = "no_job", _("without any job")
     OTHER_SCHEDULE = "other_schedule", _("with another schedule")
+    TOO_OFTEN = "too_often", _("more often than passes")
     FAILED = "failed", _("failed lately")
     LATE = "late", _("late")
 
     @property
     def level(self) -> Level:
         """How bad it is at its worst."""
-        return Level.WARNING if self in (Trouble.NO_JOB, Trouble.OTHER_SCHEDULE, Trouble.LATE) else Level.CRITICAL
+        return Level.WARNING if self in _MILD else Level.CRITICAL
 
 
+_MILD = (Trouble.NO_JOB, Trouble.OTHER_SCHEDULE, Trouble.TOO_OFTEN, Trouble.LATE)
 About = Literal["job", "lock", "queue", "worker", "row", "code"]
 Facts = dict[str, Any]
 Kind = State | Trouble
@@ -121,6 +128,10 @@ KINDS: dict[Kind, Words] = {
         _("Look at the lists of jobs and locks in the admin: one of the others may be critical."),
     ),
     Trouble.NOT_IMPORTED: Words("{problem}", "{remedy}"),
+    Trouble.UNREADABLE: Words(
+        _("The row {key!r} of {table} cannot be read, because of its column {column!r}: {problem}."),
+        _("Correct it in the database. Until then it is left out, and everything else goes on."),
+    ),
     State.IMPOSSIBLE: Words(
         _(
             "The lock {lock!r} is held by {holder}, whose last heartbeat is {ahead} in the future: the database's "
@@ -172,6 +183,10 @@ KINDS: dict[Kind, Words] = {
             "on, another project with a job of this name uses the same database: rename one of the jobs."
         ),
     ),
+    Trouble.TOO_OFTEN: Words(
+        _("The job {name!r} is due every {interval}, and cron begins a pass once a minute at most: slots are lost."),
+        _("Keep a singleton_worker running, or give the job a longer interval."),
+    ),
     Trouble.FAILED: Words(
         ngettext_lazy(
             "{failed} of {count} one-off of the queue {name!r} that finished in the last hour failed.",
@@ -191,6 +206,9 @@ KINDS: dict[Kind, Words] = {
 # Some have a variant.
 _DEAD_AMONG_OTHERS = KINDS[Trouble.DEAD]._replace(
     what_to_do=_("Find out why it died. Another worker puts back what it was running.")
+)
+_ON_SOME_SERVERS = KINDS[State.OVERDUE]._replace(
+    what_to_do=_("Check that cron or a worker runs on a server that its on= names: {servers}.")
 )
 _TOO_LONG = KINDS[State.IMPOSSIBLE]._replace(
     what_happened=_("The lock {lock!r} is held by {holder} for longer than any lease.")
@@ -268,13 +286,29 @@ def of_health(health: Health, failures: int) -> Iterator[Finding]:
         yield _finding(Trouble.OTHER_SCHEDULE, "job", health.name, _facts(health))
 
 
+def of_short_interval(health: Health) -> Iterator[Finding]:
+    """The job is due more often than cron can begin passes, which run only its latest slot."""
+    job = registry.get(health.name) if registry.is_known(health.name) else None
+    if job and job.policy and job.catch_up != "all" and isinstance(job.policy.schedule, Every):
+        interval = job.policy.schedule.interval
+        if interval < MINUTE:
+            yield _finding(Trouble.TOO_OFTEN, "job", job.name, {"name": job.name, "interval": _roughly(interval)})
+
+
 def _variant(health: Health) -> Words | None:
     """``None`` if the state is as usual."""
     if health.state == State.IMPOSSIBLE and health.lock and health.lock.is_too_long:
         return _TOO_LONG
+    if health.state == State.OVERDUE and _servers(health):
+        return _ON_SOME_SERVERS
     if health.state == State.FAILING and health.status:
         return _AFTER.get(health.status.last_status)
     return None
+
+
+def _servers(health: Health) -> Sequence[str]:
+    """The servers that may run the job; empty: all of them."""
+    return registry.get(health.name).on if registry.is_known(health.name) else ()
 
 
 def _since(health: Health) -> datetime | None:
@@ -294,7 +328,7 @@ def _since(health: Health) -> datetime | None:
 
 
 def _facts(health: Health) -> Facts:
-    facts: Facts = {"name": health.name}
+    facts: Facts = {"name": health.name, "servers": listed(_servers(health))}
     if lock := health.lock:
         facts |= {
             "lock": lock.name,
@@ -323,9 +357,14 @@ def of_cut() -> Finding:
     return _finding(Trouble.NOT_JUDGED, "row", gettext("jobs and locks"), {"count": _grouped(WORST)})
 
 
+def of_row(row: Unreadable) -> Finding:
+    """The row is left out everywhere, because it cannot be read."""
+    return _finding(Trouble.UNREADABLE, "row", f"{row.table} {row.key}".strip(), row._asdict())
+
+
 def of_code(error: Exception) -> Finding:
-    """The jobs cannot be registered, so some of them may be missing."""
-    facts = {"problem": registry.why_not_registered(error), "remedy": registry.remedy_for(error)}
+    """A module, or a job, cannot be registered, so its jobs are missing."""
+    facts = {"problem": why_not_registered(error), "remedy": remedy_for(error)}
     return _finding(Trouble.NOT_IMPORTED, "code", gettext("jobs"), facts)
 
 

@@ -1,31 +1,41 @@
 """How each job and each lock is doing, as far as the database knows. This module only reads."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set as AbstractSet
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from django.db import models
-from django.db.models import Q
+from django.db.models import Case, F, OuterRef, Q, Subquery, When
+from django.db.models.functions import Substr
 from django.utils.translation import gettext_lazy as _
 
-from django_singlejob.conf import options
+from django_singlejob.conf import ZERO, options
 from django_singlejob.exceptions import InvalidSchedule
 from django_singlejob.jobs import registry
 from django_singlejob.jobs.schedule import EPOCH, Schedule, parse
 from django_singlejob.jobs.slots import MISFIRE_GRACE
 from django_singlejob.jobs.words import schedule_in_words
 from django_singlejob.locking.position import is_ahead
-from django_singlejob.models.jobs import LEAST_RUNS, gates
+from django_singlejob.models.jobs import gates, is_active
 from django_singlejob.models.locks import locks
+from django_singlejob.models.rows import whether
+from django_singlejob.models.runs import FAILURES, RunStatus, runs
+from django_singlejob.process.clock import DBNow
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobLock, JobStatus
+    from django_singlejob.models.jobs import JobStatusQuerySet
+    from django_singlejob.models.locks import JobLockQuerySet
 
 # A slot that has been due for longer is overdue: neither cron nor a worker requests it.
 OVERDUE = MISFIRE_GRACE
 # A page that is refreshed every few seconds, or a check, looks at this many jobs and locks, the worst first.
 MOST = 2_000
+# How many finished runs a job needs before its mean duration is used.
+LEAST_RUNS = 5
+# No list shows more characters of an error.
+ERROR_LENGTH = 1_000
 
 
 class Level(IntEnum):
@@ -116,13 +126,13 @@ def survey(
     with ``part`` in their names, and without those that are ``ignored``. Hidden jobs are left out, unless ``names`` has
     them; with ``hidden``, they are read instead of the others that have run. ``with_last_runs``: whether the gates tell
     of the last runs, too. Takes two queries, or at most five if there are more than ``MOST``."""
-    rows = gates().with_last_runs() if with_last_runs else gates()
+    rows = _with_last_runs(gates()) if with_last_runs else gates()
     chosen = _Choice(names=names, part=part, ignored=ignored, hidden=hidden)
-    registered = {job.name for job in registry.registered() if chosen.has(job.name)}
-    held = locks().filter(chosen.of_locks).worst_first().survey(MOST + 1)
+    registered = {job.name for job in registry.all_jobs() if chosen.has(job.name)}
+    held = worst_locks_first(locks().filter(chosen.of_locks)).survey(MOST + 1)
     needed = {_job_of(lock) for lock in held[:MOST]} | (registered if len(registered) <= MOST else set())
     telling = rows.filter(chosen.of_gates & (chosen.of_jobs | Q(name__in=needed)))
-    found = list(telling.worst_first(OVERDUE).survey(MOST + 1).values())
+    found = list(worst_gates_first(telling).survey(MOST + 1).values())
     statuses = {status.name: status for status in found[:MOST]}
     seen, are_gates_cut, are_locks_cut = held[:MOST], len(found) > MOST, len(held) > MOST
     told: AbstractSet[str] = statuses.keys()
@@ -152,8 +162,47 @@ def _has_schedule(name: str) -> bool:
     return registry.is_known(name) and registry.get(name).schedule is not None
 
 
+def worst_gates_first(gates: "JobStatusQuerySet") -> "JobStatusQuerySet":
+    """With ``is_ill``: those that are failing, or whose slot is overdue, first, then those that have a schedule or are
+    paused. Of these, the slot that is furthest ahead comes first."""
+    # Without the tests for null, a comparison would be null as well, and PostgreSQL sorts that first.
+    is_late = Q(next_slot__isnull=False, next_slot__lt=DBNow() - OVERDUE)
+    is_late |= Q(abandoned=True, last_status="interrupted", last_finished_at__lt=DBNow() - OVERDUE)
+    is_ill = is_active() & (Q(consecutive_failures__gt=0) | (is_late & is_active(OVERDUE)))
+    facts = {"is_ill": whether(is_ill), "is_idle": whether(Q(schedule="") & is_active())}
+    order = ("-is_ill", "is_idle", "-next_slot", "name")
+    return gates.annotate(**facts).order_by(*order)
+
+
+def worst_locks_first(locks: "JobLockQuerySet") -> "JobLockQuerySet":
+    """Those whose holders may be dead first, then the jobs' own, which may be overrunning, the oldest first."""
+    in_turn = {"is_of_no_job": whether(Q(job_name=""))}
+    order = ("-is_impossible", "-is_stale", "is_of_no_job", "acquired_at", "name")
+    return locks.judged().alias(**in_turn).order_by(*order)
+
+
+def _with_last_runs(gates: "JobStatusQuerySet") -> "JobStatusQuerySet":
+    """With ``last_error``, of the last failure if the job is failing, and ``last_success_at``. They are ``None`` if
+    that run has been pruned. The history is read only for jobs whose last run was not successful."""
+    ended = runs().filter(job_name=OuterRef("name")).order_by("-started_at", "-pk")
+    # Not filter(): SQLite would prefer the status's index to the job's, and read the runs of all jobs for each.
+    failed = ended.exclude(status__in={*RunStatus.values} - {*FAILURES})
+    successful = ended.exclude(status__in={*RunStatus.values} - {"successful"})
+    error = Subquery(failed.values(start=Substr("error", 1, ERROR_LENGTH))[:1])
+    success = Case(
+        When(last_status="successful", then=F("last_finished_at")),
+        When(consecutive_failures__gt=0, then=Subquery(successful.values("finished_at")[:1])),
+        output_field=models.DateTimeField(),
+    )
+    facts = {
+        "last_error": Case(When(consecutive_failures__gt=0, then=error), output_field=models.TextField()),
+        "last_success_at": success,
+    }
+    return gates.annotate(**facts)
+
+
 # A gate that belongs only to a lock says nothing, and there may be very many.
-_IS_OF_JOB = Q(last_started_at__isnull=False) | ~Q(schedule="") | Q(paused=True) | Q(consecutive_failures__gt=0)
+IS_OF_JOB = Q(last_started_at__isnull=False) | ~Q(schedule="") | Q(paused=True) | Q(consecutive_failures__gt=0)
 
 
 class _Choice(NamedTuple):
@@ -173,7 +222,7 @@ class _Choice(NamedTuple):
 
     @property
     def of_jobs(self) -> Q:
-        return _IS_OF_JOB & Q(hidden=self.hidden) if self.names is None else _IS_OF_JOB
+        return IS_OF_JOB & Q(hidden=self.hidden) if self.names is None else IS_OF_JOB
 
     @property
     def of_locks(self) -> Q:
@@ -229,7 +278,7 @@ def _troubles(status: "JobStatus", lock: "JobLock | None") -> Iterator[State]:
         yield State.AHEAD
     if status.consecutive_failures:
         yield State.FAILING
-    if lock and _is_overrunning(status, lock):
+    if lock and is_overrunning(status, lock):
         yield State.OVERRUNNING
     if is_overdue and lock:
         yield State.DELAYED
@@ -243,13 +292,20 @@ def _may_run_since(status: "JobStatus") -> datetime:
 def due_since(status: "JobStatus") -> datetime | None:
     """When the slot that is to be run next was or will be due: if a signal ended its run, since then. ``None`` if the
     job has no schedule."""
-    return status.last_finished_at if status.is_interrupted else status.next_slot
+    is_interrupted = status.abandoned and status.last_status == "interrupted"
+    return status.last_finished_at if is_interrupted else status.next_slot
 
 
-def _is_overrunning(status: "JobStatus", lock: "JobLock") -> bool:
-    if not status.mean_duration or status.run_count < LEAST_RUNS:
-        return False
-    return (status.now - lock.acquired_at) / status.mean_duration >= options().overrun_factor
+def is_overrunning(status: "JobStatus", lock: "JobLock") -> bool:
+    """Whether the lock has been held for much longer than a run of the job usually takes."""
+    mean = mean_of(status)
+    return mean is not None and (status.now - lock.acquired_at) / mean >= options().overrun_factor
+
+
+def mean_of(status: "JobStatus") -> timedelta | None:
+    """The mean duration of the job's runs; ``None`` if it has not run often enough for it to be meaningful."""
+    mean = status.mean_duration
+    return mean if mean and mean > ZERO and status.run_count >= LEAST_RUNS else None
 
 
 def _is_ahead(status: "JobStatus") -> bool:

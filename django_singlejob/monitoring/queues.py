@@ -24,6 +24,8 @@ LATELY = timedelta(hours=1)
 LATE = timedelta(minutes=5)
 # With more rows, a page that is refreshed every few seconds would be slow.
 MOST = 3_000
+# Of rows as a whole, whose arguments may be long.
+MOST_READ = 100
 
 
 class Queue(NamedTuple):
@@ -75,6 +77,11 @@ def queues(
         Queue(name=name, **backlogs.get(name, {}), **results.get(name, {}))
         for name in sorted(backlogs.keys() | results.keys())
     ]
+
+
+def read_oldest(names: Collection[str]) -> None:
+    """Read those that have been due the longest, to find out about those that cannot be read."""
+    len(one_offs().in_queues(list(names)).due().order_by("run_after", "pk")[:MOST_READ])
 
 
 def has_any(name: str) -> bool:

@@ -3,14 +3,26 @@
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
-from django_singlejob.conf import options
-from django_singlejob.exceptions import SingleJobError, quoted
+from django_singlejob.conf import options, quoted
+from django_singlejob.exceptions import SingleJobError
 from django_singlejob.jobs import registry
+from django_singlejob.jobs.discovery import has_tasks
 from django_singlejob.jobs.names import WORKER_LOCK
 from django_singlejob.models.jobs import gates
-from django_singlejob.monitoring.findings import Finding, of_code, of_cut, of_health, of_nothing, of_queue, of_worker
-from django_singlejob.monitoring.health import OVERDUE, Health, Level, Survey, survey
-from django_singlejob.monitoring.queues import Queue, has_any, queues as read_queues
+from django_singlejob.models.unreadable import Unreadable, reporting
+from django_singlejob.monitoring.findings import (
+    Finding,
+    of_code,
+    of_cut,
+    of_health,
+    of_nothing,
+    of_queue,
+    of_row,
+    of_short_interval,
+    of_worker,
+)
+from django_singlejob.monitoring.health import OVERDUE, Health, Level, State, Survey, survey
+from django_singlejob.monitoring.queues import LATE, Queue, has_any, queues as read_queues, read_oldest
 from django_singlejob.monitoring.workers import SeenWorker, serves, workers
 
 
@@ -97,20 +109,24 @@ def judge(
     failures: int = 1,
     with_one_offs: bool = True,
     with_last_runs: bool = False,
-    broken: Exception | None = None,
+    broken: Sequence[Exception] = (),
 ) -> Verdict:
     """Judge everything in the scope.
 
-    ``failures``: the number of failures at which a job or a queue is critical. ``broken``: why the jobs could not be
-    registered, if they could not. If ``with_one_offs`` is false, for a
+    ``failures``: the number of failures at which a job or a queue is critical. ``broken``: why some jobs could not be
+    registered. If ``with_one_offs`` is false, for a
     user without permission to see one-offs, no queue is judged. If ``with_last_runs`` is true, the jobs tell of their
     last runs. The number of queries does not depend on the number of
     rows, and each reads a limited number. Raises ``UnknownName`` if the scope names a job or a queue that does not
     exist.
     """
     names, ignored = (scope.jobs, ()) if scope.is_narrow else (None, scope.ignored)
-    surveyed = survey(names, ignored=ignored, with_last_runs=with_last_runs)
-    verdict = _judge(scope, surveyed, failures=failures, with_one_offs=with_one_offs)
+    unreadable: list[Unreadable] = []
+    with reporting(unreadable.append):
+        surveyed = survey(names, ignored=ignored, with_last_runs=with_last_runs)
+        verdict = _judge(scope, surveyed, failures=failures, with_one_offs=with_one_offs)
+    findings = [found for found in verdict.findings if not _is_only_unreadable(found, unreadable)]
+    verdict = verdict._replace(findings=_sorted([*findings, *map(of_row, dict.fromkeys(unreadable))]))
     if not options().enabled:
         verdict = verdict._replace(findings=[], is_ill_cut=False, is_enabled=False)
     rows: list[Finding] = []
@@ -118,10 +134,15 @@ def judge(
     if verdict.is_ill_cut and verdict.level < Level.CRITICAL:
         rows.append(of_cut())
     if broken:
-        rows.append(of_code(broken))
-    elif not (scope.is_narrow or verdict.healths or registry.registered() or registry.has_tasks()):
+        rows.extend(map(of_code, broken))
+    elif not (scope.is_narrow or verdict.healths or registry.all_jobs() or has_tasks()):
         rows.append(of_nothing())
     return verdict._replace(findings=_sorted([*verdict.findings, *rows])) if rows else verdict
+
+
+def _is_only_unreadable(found: Finding, rows: Sequence[Unreadable]) -> bool:
+    """Whether it says that a job's row is missing, which in truth cannot be read."""
+    return found.kind is State.UNSEEN and found.subject in {row.key for row in rows}
 
 
 def _judge(scope: Scope, surveyed: Survey, *, failures: int, with_one_offs: bool) -> Verdict:
@@ -136,6 +157,7 @@ def _judge(scope: Scope, surveyed: Survey, *, failures: int, with_one_offs: bool
         *(finding for health in healths for finding in of_health(health, failures)),
         *(finding for queue in queues for finding in of_queue(queue, everybody, failures)),
         *_of_workers(scope, own, everybody),
+        *_of_passes(healths, everybody),
     ]
     return Verdict(
         findings=_sorted(findings),
@@ -160,6 +182,8 @@ def _queues(scope: Scope, everybody: Sequence[SeenWorker]) -> list[Queue]:
     # If a pause has just ended by itself, no worker has had the time to run what waited.
     paused = gates().paused(lately=OVERDUE)
     found = read_queues(scope.queues, ignored=scope.ignored, passed_jobs=scope.ignored, paused=paused)
+    if any(queue.oldest > LATE for queue in found):
+        read_oldest(scope.queues)  # one that waits for ever may be one that cannot be read
     named = {name for worker in everybody if worker.is_live for name in worker.queues}
     _refuse_unknown_queues(scope, named | {queue.name for queue in found})
     missing = {name for name in named | {*scope.queues} if scope.has_queue(name)} - {queue.name for queue in found}
@@ -173,6 +197,12 @@ def _of_workers(scope: Scope, own: Sequence[Health], everybody: Sequence[SeenWor
     for health in own:
         if health.name not in scope.ignored:
             yield from of_worker(health, is_last=is_last)
+
+
+def _of_passes(healths: Sequence[Health], everybody: Sequence[SeenWorker]) -> Iterator[Finding]:
+    if everybody and all(worker.is_once for worker in everybody):
+        for health in healths:
+            yield from of_short_interval(health)
 
 
 def _refuse_unknown_jobs(scope: Scope, healths: Sequence[Health]) -> None:

@@ -1,10 +1,28 @@
 """Escapes characters of a text: those that a terminal, a log or a table must not get as they are."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import islice
 from unicodedata import category
 
 # Persian and the languages of India are not written without these two, which join letters or keep them apart.
 _JOINERS = "\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}"
+
+
+# Of a value in a message, in characters, and of names in a list.
+_LONGEST, _MOST_NAMES = 2_000, 10
+
+
+def cut(text: str, length: int = _LONGEST) -> str:
+    """Return ``text``, or its beginning and how many characters are left out."""
+    return text if len(text) <= length else f"{text[:length]}... and {len(text) - length} more characters"
+
+
+def listed(names: Iterable[object], between: str = ", ") -> str:
+    """Return the names for a message: the first ones, and how many more there are. Empty if there are none."""
+    rest = iter(names)
+    first = [*map(str, islice(rest, _MOST_NAMES))]
+    more = sum(1 for _ in rest)
+    return between.join([*first, f"and {more} more"] if more else first)
 
 
 def printable(text: object, length: int, *, keep: str = "") -> str:

@@ -28,9 +28,6 @@ def leave(status: int) -> NoReturn:
     """End this process with the exit status, without what the program has registered for its end."""
     with suppress(RuntimeError):  # there is no thread to be had
         wait(start_thread(_send_the_rest, "last messages").join, PATIENCE)
-    for stream in sys.stdout, sys.stderr:
-        with suppress(Exception):
-            stream.flush()
     os._exit(status)
 
 

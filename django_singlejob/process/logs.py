@@ -6,13 +6,14 @@ prefix keeps them apart from the attributes of ``LogRecord`` and from those of o
 """
 
 import logging
+import traceback
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from django.utils.translation import override
 
-from django_singlejob.process.escaping import shown
+from django_singlejob.process.escaping import cut, shown
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -42,7 +43,7 @@ def about(
         "run": run,
         "fence": fence,
         "slot": slot and slot.astimezone(UTC).isoformat(),
-        "reason": type(reason).__name__ if isinstance(reason, BaseException) else _text(reason),
+        "reason": _text(type(reason).__name__ if isinstance(reason, BaseException) else reason),
         "token": _text(token),
     }
     return {PREFIX + name: fact for name, fact in facts.items() if fact is not None}
@@ -72,29 +73,35 @@ def flush_handlers() -> None:
 
 
 class _Shown:
-    """An argument of a record, as text that cannot forge a line of the log."""
+    """An argument of a record, as text that cannot forge a line of the log, nor fill it."""
 
     def __init__(self, value: object) -> None:
         self._value = value
 
     def __str__(self) -> str:
-        return shown(self._value)
+        return shown(cut(str(self._value)))
 
     def __repr__(self) -> str:
-        return shown(repr(self._value))
+        return shown(cut(repr(self._value)))
 
 
 def escape(record: logging.LogRecord) -> bool:
-    """Escape what the record's arguments contain, such as a host name from the database. A filter: always ``True``."""
+    """Escape what the record's arguments contain, such as a host name from the database, and the traceback, with the
+    messages and notes of exceptions. A filter: always ``True``."""
     if isinstance(record.args, tuple):
         record.args = tuple(map(_harmless, record.args))
+    if record.exc_info and not record.exc_text:
+        with suppress(Exception):  # it may be too deep
+            lines = "".join(traceback.format_exception(*record.exc_info)).rstrip("\n")
+            # No further line begins as a record does. A formatter prints this, and not what it would make itself.
+            record.exc_text = shown(lines, keep="\n").replace("\n", "\n  ")
     return True
 
 
 def _harmless(value: object) -> object:
     """The value itself if it needs no escaping: Sentry and others want to know its type."""
     try:
-        is_harmless = all(shown(text) == text for text in (str(value), repr(value)))
+        is_harmless = all(shown(cut(text)) == text for text in (str(value), repr(value)))
     except Exception:  # what cannot be printed is up to the handler
         return value
     return value if is_harmless else _Shown(value)

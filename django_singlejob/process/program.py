@@ -66,12 +66,6 @@ def is_executor() -> bool:
     return invitation is not None
 
 
-def is_started_by(command: str) -> bool:
-    """Whether the command line of this program names this management command. Otherwise an executor that is started by
-    it would do something else, for example the whole of an entrypoint that migrates first."""
-    return command in sys.argv
-
-
 def command_line() -> list[str]:
     """What has started this program: the Python, with its options, the script and the arguments."""
     arguments, script = sys.orig_argv[1:], getattr(sys.modules["__main__"], "__file__", None) or ""

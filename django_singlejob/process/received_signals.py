@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Set as AbstractSet
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from types import FrameType
 from typing import Any, TypeVar, cast
@@ -29,7 +29,8 @@ SECOND_SIGNAL = 1.0
 # How long a fork may need to be over. Seconds.
 _MOMENT = 0.05
 
-ENDING_SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name)]
+_NAMES = ("SIGTERM", "SIGINT", "SIGQUIT", "SIGHUP")
+ENDING_SIGNALS = [getattr(signal, name) for name in _NAMES if hasattr(signal, name)]
 _ALL = signal.valid_signals()
 
 
@@ -115,7 +116,7 @@ class ReceivedSignals:
             raise self._raised from None
 
     @contextmanager
-    def kept_out(self) -> Iterator[None]:
+    def without_signals(self) -> Iterator[None]:
         """Keep signals out of the block, although a body runs. They raise after it."""
         was_open, self._is_open = self._is_open, False
         try:
@@ -140,7 +141,7 @@ _last: ReceivedSignals | None = None
 
 @contextmanager
 def deferred_signals(*, is_last: bool = False, is_guest: bool = False) -> Iterator[ReceivedSignals]:
-    """For a command in the main thread: SIGTERM, SIGINT and SIGHUP end a job's body, and nothing else.
+    """For a command in the main thread: the ``ENDING_SIGNALS`` end a job's body, and nothing else.
 
     ``is_last`` means that the process exits after the block. ``is_guest`` means that a program calls the command: the
     signals for which it has a handler do what they did before, and so does a Ctrl-C. In other threads all do, because
@@ -173,20 +174,15 @@ def deferred_signals(*, is_last: bool = False, is_guest: bool = False) -> Iterat
 
 
 def remember_how_children_end() -> None:
-    """Stop ignoring SIGCHLD, which some launchers do, and their programs after them."""
-    if forgets_how_children_end():
+    """Stop ignoring SIGCHLD, which some launchers do, and their programs after them. The system would forget the exit
+    status of each child, and ``subprocess`` takes it for 0."""
+    if hasattr(signal, "SIGCHLD") and signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
-def forgets_how_children_end() -> bool:
-    """Whether this process ignores SIGCHLD. Then the system forgets the exit status of each child, and ``subprocess``
-    takes it for 0."""
-    return hasattr(signal, "SIGCHLD") and signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN
-
-
-def signals_of_command(*, is_program: bool) -> AbstractContextManager[ReceivedSignals]:
-    """``deferred_signals`` for a command that is the program of this process, or that a program calls."""
-    return deferred_signals(is_last=is_program, is_guest=not is_program)
+def is_ended_by_signal() -> bool:
+    """Whether this process ends after a command that a signal has ended."""
+    return _last is not None
 
 
 @atexit.register
@@ -238,10 +234,10 @@ def of_this_thread() -> ReceivedSignals | None:
 
 
 @contextmanager
-def kept_out() -> Iterator[None]:
+def without_signals() -> Iterator[None]:
     """Keep the signals of a command out of the block: what it does must not be cut short."""
     if signals := of_this_thread():
-        with signals.kept_out():
+        with signals.without_signals():
             yield
     else:
         yield
@@ -343,11 +339,6 @@ def start_thread(target: Callable[[], object], name: str) -> threading.Thread:
 
 # The threads that ``start_thread`` has started.
 _ours: WeakSet[threading.Thread] = WeakSet()
-
-
-def has_other_threads() -> bool:
-    """Whether this process has threads that are neither the main thread nor ours."""
-    return bool(other_threads())
 
 
 def other_threads() -> set[threading.Thread]:

@@ -12,21 +12,22 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, suppress
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
-from django_singlejob.exceptions import JobDied, JobInterrupted, JobStopped, LeaseLost, SingleJobError
+from django_singlejob.exceptions import JobDied, JobInterrupted, SingleJobError
 from django_singlejob.locking.lease import Lease
-from django_singlejob.process import received_signals
-from django_singlejob.process.clock import local_now, sleep
+from django_singlejob.process import messages, received_signals
+from django_singlejob.process.clock import local_now
 from django_singlejob.process.received_signals import ENDING_SIGNALS
+from django_singlejob.running.body_end import LOST, STOPPED, TIMEOUT, exception_for, for_caller
 from django_singlejob.running.descendants import Group, Pipe
 from django_singlejob.running.executor import NotBegun
-from django_singlejob.running.in_child import LOST, STOPPED, die_with
+from django_singlejob.running.in_child import die_with
 from django_singlejob.running.output import Output
-from django_singlejob.running.process import Process, leave_connections
-from django_singlejob.running.shared import SharedMemory, flush_streams
-from django_singlejob.running.supervisor import NAP, Supervisor, passed_on
-from django_singlejob.running.watch import DAY, Child
+from django_singlejob.running.process import Process, leave_connections, leave_terminal_without_input
+from django_singlejob.running.shared import SharedMemory
+from django_singlejob.running.supervisor import Steps, Supervisor, passed_on
+from django_singlejob.running.watch import LAST_WORDS, Child
 
 # The exit statuses that a shell uses.
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
@@ -35,12 +36,15 @@ UNKNOWN = 1
 # The system has no room for another process, or another open file.
 _NO_RESOURCES = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
 
-# Seconds between two looks at what the command has left behind, normally and during the grace.
-TICK, SHORT_TICK = 1.0, 0.05
+# A terminal sends these to all that run in its foreground.
+_SENT_BY_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
+
+# How many seconds what the command has left behind runs on before the user hears of it.
+TICK = 1.0
 
 LEFT_BEHIND = (
     "The command has exited, but processes that it started are still running. The lock is held until they exit (see "
-    "--close)."
+    "--close of run_singleton)."
 )
 OUT_OF_REACH = (
     "Processes that the command started are still running and cannot be killed from here. The lock is held until they "
@@ -56,6 +60,9 @@ class CommandFailed(SingleJobError):
         super().__init__(message)
         self.status = status
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.status)
+
 
 class ShellCommand:
     """The words of a command.
@@ -63,20 +70,30 @@ class ShellCommand:
     Attributes:
         notify: called with messages for the user while the command runs.
         is_alone: whether only the command itself holds the lock, and not the processes that it leaves behind.
+        has_input: whether it reads what this program may read.
         status: the exit status that a shell would report, once it has ended.
     """
 
-    def __init__(self, words: Sequence[str], notify: Callable[[str], object], *, is_alone: bool = False) -> None:
-        self.words, self.notify, self.is_alone = list(words), notify, is_alone
+    def __init__(
+        self, words: Sequence[str], notify: Callable[[str], object], *, is_alone: bool = False, has_input: bool = True
+    ) -> None:
+        self.words, self.notify, self.is_alone, self.has_input = list(words), notify, is_alone, has_input
         self.status = 0
 
     def __call__(self) -> None:
         """Run it where it has no supervisor. What it leaves behind does not hold the lock."""
         try:
-            code = subprocess.run(self.words, check=False).returncode
+            popen = subprocess.Popen(self.words, stdin=None if self.has_input else subprocess.DEVNULL)
         except OSError as error:
             raise _not_started(error) from error
-        self.end(None if received_signals.forgets_how_children_end() else code)
+        process = Process(popen.pid, popen)  # subprocess itself takes a status that it does not get for 0
+        try:
+            code = process.collect()
+        except BaseException:
+            process.kill()
+            process.collect()
+            raise
+        self.end(code)
 
     def end(self, code: int | None) -> None:
         """Take note of its exit code. Raises ``CommandFailed`` unless that is 0. ``None``: it is unknown."""
@@ -102,31 +119,37 @@ def _not_found(name: str) -> CommandFailed:
     return _not_started(FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name))
 
 
-def supervise_command(
+def command_steps(
     supervisor: Supervisor,
     lease: Lease,
     command: ShellCommand,
     memory: SharedMemory,
     output: Output | None,
     begun: Callable[[], object],
-) -> None:
+) -> Steps[None]:
     """Run the command under the lease, and wait for all processes that hold its lock. ``output`` passes on what they
     print. ``begun`` is called when it has begun.
 
-    Raises ``CommandFailed`` if it did not succeed; ``JobInterrupted``, ``JobStopped`` or ``LeaseLost`` if that was why;
+    Raises ``CommandFailed`` if it did not succeed; ``JobInterrupted``, ``JobStopped``, ``JobTimeout`` or ``LeaseLost``
+    if that was why;
     ``NotBegun`` if the system cannot start a process.
     """
     with ExitStack() as block:
         try:
             pipe = None if command.is_alone else block.enter_context(closing(Pipe()))
-            run = _CommandRun(supervisor, lease, command, memory, output, pipe)
+            begin = partial(_CommandProcess, command, pipe, output)
+            try:
+                child = supervisor.start(lease, memory, begin, child=_CommandChild, output=output)
+            finally:
+                if pipe:
+                    pipe.let_go()
         except OSError as error:
             raise NotBegun(f"No process could be started for it: {error}") from error
         except (CommandFailed, JobDied):
             begun()
             raise
         begun()
-        run.run()
+        yield from _CommandRun(supervisor, command, cast("_CommandChild", child), pipe, output).steps()
 
 
 class _CommandRun:
@@ -135,68 +158,54 @@ class _CommandRun:
     def __init__(
         self,
         supervisor: Supervisor,
-        lease: Lease,
         command: ShellCommand,
-        memory: SharedMemory,
-        output: Output | None,
+        child: "_CommandChild",
         pipe: Pipe | None,
+        output: Output | None,
     ) -> None:
-        self._supervisor, self._lease, self._command, self._pipe = supervisor, lease, command, pipe
-        self._memory, self._output = memory, output
-        begin = partial(_CommandProcess, command.words, pipe, output)
-        try:
-            started = supervisor.start(lease, memory, begin, child=_CommandChild, output=output)
-        finally:
-            if pipe:
-                pipe.let_go()
-        self._child = cast("_CommandChild", started)
-        self._process = cast("_CommandProcess", started.process)
+        self._supervisor, self._command, self._child, self._pipe = supervisor, command, child, pipe
+        self._memory, self._output = child.memory, output
+        self._process = cast("_CommandProcess", child.process)
         # What is said to the user about what was left behind, and when.
         self._notice, self._notice_at = "", 0.0
 
-    def run(self) -> None:
+    def steps(self) -> Steps[None]:
         """Raises how it ended, unless it succeeded."""
         try:
-            code, was_signalled = self._wait()
-            try:
-                self._raise_end(code, is_cut_short=self._child.has_killed or not was_signalled)
-            finally:
-                for _ in passed_on(self._output, self._child):
-                    self._supervisor.pause(NAP)
+            code, was_signalled = yield from self._wait()
+            failure = self._failure(code, is_cut_short=self._child.has_killed or not was_signalled)
+            yield from passed_on(self._output, self._child)
         finally:
             self._supervisor.let_go(self._child)
+        if failure:
+            raise failure
 
-    def _wait(self) -> tuple[int | None, bool]:
+    def _wait(self) -> Steps[tuple[int | None, bool]]:
         """Wait until the lock is free. Returns the command's exit code, see ``Process.collect``, and whether a signal
         had come by its end."""
         try:
             while not self._process.is_over():
-                self._supervisor.keep(DAY)
-            code = self._process.collect()
+                yield self._child
             was_signalled = self._child.signum is not None
+            code = self._process.collect()
             self._child.limit()
-            while not self._supervisor.keep_until(self._is_lock_free, DAY):
-                pass
+            while not self._is_lock_free():
+                yield self._child
         except BaseException:
             self._process.kill()
             raise
         return code, was_signalled
 
-    def _is_lock_free(self, timeout: float) -> bool:
-        """Whether no process holds the lock any more, or waiting for one would protect nothing. Waits for that for at
-        most ``timeout`` seconds."""
+    def _is_lock_free(self) -> bool:
+        """Whether no process holds the lock any more, or waiting for one would protect nothing."""
         is_ending = bool(self._memory.reason) and not self._child.has_killed
         if self._pipe is None:
             if self._memory.reason == LOST:
                 self._process.kill()
             return True
-        if self._pipe.is_at_end(min(timeout, SHORT_TICK if is_ending else TICK)):
-            if not is_ending or self._process.is_group_empty():
-                return True
-            sleep(SHORT_TICK)  # a process in its group has closed the pipe
-        elif not is_ending:
-            return self._is_told()
-        return False
+        if self._pipe.is_at_end():  # which a process in its group may have closed
+            return not is_ending or self._process.is_group_empty()
+        return not is_ending and self._is_told()
 
     def _is_told(self) -> bool:
         """Tell the user about a process that goes on. Returns whether it goes on without the lock."""
@@ -210,37 +219,39 @@ class _CommandRun:
         self._command.notify(notice)
         return has_lost
 
-    def _raise_end(self, code: int | None, *, is_cut_short: bool) -> None:
+    def _failure(self, code: int | None, *, is_cut_short: bool) -> BaseException | None:
         signum = self._child.signum
         try:
             self._command.end(code)
-        except CommandFailed:
+        except CommandFailed as failure:
             if not self._memory.reason:
-                raise
-        if self._memory.reason == LOST:
-            raise LeaseLost(self._lease.why_lost())
-        if self._memory.reason == STOPPED:
-            raise JobStopped(self._lease.stopped_by)
-        if signum and (self._command.status or is_cut_short):
-            raise JobInterrupted(signum)
+                return failure
+        if self._memory.reason in (LOST, STOPPED, TIMEOUT):
+            return for_caller(exception_for(self._memory.reason, self._child.lease))
+        return JobInterrupted(signum) if signum and (self._command.status or is_cut_short) else None
 
 
 class _CommandProcess(Process):
     """The command, and what it has started in its process group. One that may read from a terminal stays in the
     terminal's."""
 
-    def __init__(self, words: Sequence[str], pipe: Pipe | None, output: Output | None) -> None:
+    def __init__(self, command: ShellCommand, pipe: Pipe | None, output: Output | None) -> None:
         """Start it. It holds ``pipe``, and prints to ``output``. Raises ``CommandFailed`` if it cannot be executed, and
         ``OSError`` if the system cannot start it."""
-        leads_group = not os.isatty(0)
-        popen = _started(words, pipe, output, leads_group=leads_group)
+        leads_group = not (command.has_input and os.isatty(0))
+        popen = _started(command, pipe, output, leads_group=leads_group)
         super().__init__(popen.pid, popen)
         self._group = Group(self.pid) if leads_group else None
 
+    @property
+    def descriptors(self) -> list[int | None]:
+        """When it has ended, nothing tells what its descendants do."""
+        return [None] if self._is_collected else super().descriptors
+
     def send(self, signum: int) -> None:
         """Send a signal to its group, and to the command if it has left that. At a terminal, which has sent SIGINT
-        already, to the command alone."""
-        is_sent_alone = self._has_left_group() if self._group else signum != signal.SIGINT
+        or SIGQUIT already, to the command alone."""
+        is_sent_alone = self._has_left_group() if self._group else signum not in _SENT_BY_TERMINAL
         if is_sent_alone:
             super().send(signum)
         if self._group:
@@ -265,11 +276,12 @@ class _CommandProcess(Process):
 
 
 def _started(
-    words: Sequence[str], pipe: Pipe | None, output: Output | None, *, leads_group: bool
+    command: ShellCommand, pipe: Pipe | None, output: Output | None, *, leads_group: bool
 ) -> "subprocess.Popen[bytes]":
+    words = command.words
     if not words[0]:  # each folder in PATH would have it
         raise _not_found(words[0])
-    flush_streams()  # before what it prints
+    messages.drain(LAST_WORDS)  # before what it prints
     leave_connections()  # MySQL's would be inherited
     printed = output.descriptors if output else [None]
     with warnings.catch_warnings():
@@ -277,7 +289,8 @@ def _started(
         warnings.simplefilter("ignore", DeprecationWarning)
         try:
             return subprocess.Popen(
-                list(words),
+                words,
+                stdin=None if command.has_input else subprocess.DEVNULL,
                 stdout=printed[0],
                 stderr=printed[-1],
                 close_fds=False,  # it has what this program has inherited
@@ -298,12 +311,14 @@ def _prepare(supervisor: int, pipe: Pipe | None) -> None:
     die_with(supervisor)  # the guard does not know it yet
     if pipe:
         os.set_inheritable(pipe.write, True)
+    leave_terminal_without_input()
     received_signals.handle_all(signal.SIG_DFL)
     received_signals.unblock()
 
 
 class _CommandChild(Child):
-    """A command may take its time after any signal. What it has left behind has the grace."""
+    """A command may take its time after any signal, but not in a worker, which has to end. What it has left behind has
+    the grace."""
 
     insistent = frozenset(ENDING_SIGNALS)
     _is_limited = False
@@ -312,8 +327,11 @@ class _CommandChild(Child):
         """Have signals end what is left, now that the command itself has ended."""
         self._is_limited = True
         if self.signum:
-            self.kill_by(local_now() + self.grace)
+            told_at = local_now() if self._pass_on_at == float("inf") else self._pass_on_at
+            self.kill_by(told_at + self.grace)
 
     def limit_after_signal(self, pass_on_at: float, *, is_second: bool) -> None:
+        if self.patience is not None:
+            super().limit_after_signal(pass_on_at, is_second=is_second)
         if self._is_limited:
             self.kill_by(pass_on_at if is_second else pass_on_at + self.grace)

@@ -1,33 +1,24 @@
 """The run, or the task, that the caller is part of."""
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from django.db import Error, connections
-
-from django_singlejob.database import errors, transactions
-from django_singlejob.exceptions import JobStopped
+from django_singlejob.conf import quoted
+from django_singlejob.exceptions import SingleJobError
 from django_singlejob.jobs.registry import Job
 from django_singlejob.locking.lease import Lease
-from django_singlejob.models.one_offs import one_offs
-from django_singlejob.models.progress import Progress
 from django_singlejob.models.runs import runs
-from django_singlejob.process.clock import local_now
-from django_singlejob.process.logs import about
+from django_singlejob.process.progress import Progress
 
 if TYPE_CHECKING:
-    from django_singlejob.models import JobRun, OneOffJob
+    from django_singlejob.models import JobRun
 
 logger = logging.getLogger("django_singlejob")
-
-# How often a task asks the database whether it was stopped, at most. Seconds.
-_INTERVAL = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +51,9 @@ class CurrentRun:
         reported in the log, and ends no run."""
         try:
             self.lease.take_progress(Progress(float(done), None if total is None else float(total), str(text)))
-        except (TypeError, ValueError, OverflowError) as error:  # and nothing that a signal raises
+        except SingleJobError:  # what a signal raises ends the run
+            raise
+        except Exception as error:
             self._report(error)
 
     def _report(self, error: Exception) -> None:
@@ -68,7 +61,7 @@ class CurrentRun:
         if not self._reported:
             self._reported.append(True)
             message = "The progress of %r was not recorded, because it is not a number: %s"
-            logger.warning(message, self.job.name, error, extra=self.lease.grant.facts(reason=error))
+            logger.warning(message, self.job.name, quoted(error), extra=self.lease.grant.facts(reason=error))
 
 
 def row_of(run_id: int | None) -> "JobRun | None":
@@ -85,44 +78,8 @@ def current_run() -> CurrentRun | None:
     return CURRENT.get()
 
 
-class _Attempt:
-    """An attempt at a task, which finds out by its row whether a user has stopped it."""
-
-    def __init__(self, row: "OneOffJob") -> None:
-        self._row = row
-        self._stopped_by = ""
-        self._look_at = 0.0
-
-    def raise_if_stopped(self) -> None:
-        if not self._stopped_by and local_now() >= self._look_at:
-            self._stopped_by = self._look()
-            self._look_at = local_now() + _INTERVAL
-        if self._stopped_by:
-            raise JobStopped(self._stopped_by)
-
-    def _look(self) -> str:
-        try:
-            with transactions.closed_if_lost(connections[transactions.alias()]):
-                return one_offs().stopped_by(self._row)
-        except Error as error:  # the task goes on meanwhile
-            message = "Whether a user has stopped the task %r is not known: %s"
-            logger.warning(
-                message, self._row.name, errors.words_of(error), extra=about(job=self._row.name, reason=error)
-            )
-            return ""
-
-
-_ATTEMPT: ContextVar[_Attempt | None] = ContextVar("django_singlejob_attempt", default=None)
-
-
-@contextmanager
-def attempt_at(row: "OneOffJob") -> Iterator[None]:
-    """Inside, ``raise_if_stopped()`` is about this task."""
-    before = _ATTEMPT.set(_Attempt(row))
-    try:
-        yield
-    finally:
-        _ATTEMPT.reset(before)
+#: Raises ``JobStopped`` if a user has stopped the task of this context; ``None`` outside a task.
+ASK_TASK: ContextVar[Callable[[], object] | None] = ContextVar("django_singlejob_task", default=None)
 
 
 def raise_if_stopped() -> None:
@@ -132,5 +89,5 @@ def raise_if_stopped() -> None:
     In a job, this is ``current_run().lease.check()``, so it raises ``LeaseLost`` and ``JobTimeout`` too."""
     if run := current_run():
         run.lease.check()
-    if attempt := _ATTEMPT.get():
-        attempt.raise_if_stopped()
+    if ask_task := ASK_TASK.get():
+        ask_task()

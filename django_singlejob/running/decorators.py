@@ -2,29 +2,38 @@
 
 import functools
 import inspect
+import logging
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields
 from datetime import datetime, timedelta
+from functools import partial
+from hashlib import sha256
 from importlib import import_module
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
-from django_singlejob.exceptions import LeaseLost, LockHeld, SingleJobError, quoted
+from django_singlejob.conf import quoted
+from django_singlejob.exceptions import LeaseLost, LockHeld, SingleJobError
 from django_singlejob.jobs.management_command import ManagementCommand
 from django_singlejob.jobs.names import did_you_mean, validate_own_name
 from django_singlejob.jobs.registry import Job, OnHeld, function_of, get, register, validate_durations, validate_types
 from django_singlejob.jobs.slots import CatchUp
 from django_singlejob.locking.acquire import acquire
-from django_singlejob.locking.keeper import kept_alive
+from django_singlejob.locking.heartbeat import renewing
 from django_singlejob.locking.lease import Lease
 from django_singlejob.locking.request import LockRequest, Refusal
-from django_singlejob.models.holder import this_process
+from django_singlejob.process.holder import this_process
 from django_singlejob.running import runner
+from django_singlejob.running.command import ShellCommand
 from django_singlejob.running.enqueue import AnyCall, Order
+from django_singlejob.running.outcomes import Outcome, Skipped
 
 if TYPE_CHECKING:
     from django_singlejob.models import OneOffJob
+
+logger = logging.getLogger("django_singlejob")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -32,7 +41,7 @@ R = TypeVar("R")
 # Those of ``singleton_job``.
 _OPTIONS = [option.name for option in fields(Job) if option.name != "func"]
 
-Skippable = Literal[runner.Skipped.SKIPPED]
+Skippable = Literal[Skipped.SKIPPED]
 
 
 class _Unknown:
@@ -55,7 +64,7 @@ class _Runnable(Job, Generic[P, R]):
         """Pickle it by its name, like a function, even if its module has something around it under that name."""
         return _job_of, (self.func.__module__, self.name)
 
-    def run(self, /, *args: P.args, **kwargs: P.kwargs) -> runner.Outcome:
+    def run(self, /, *args: P.args, **kwargs: P.kwargs) -> Outcome:
         """Run the job and return its outcome. Raises what the job raises."""
         return runner.run(self, args, kwargs)
 
@@ -98,7 +107,7 @@ class SingletonJob(_Runnable[P, R]):
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R | Skippable:
         """Run the job and return the function's value, or ``SKIPPED``."""
-        return cast("R | Skippable", self.run(*args, **kwargs).value)
+        return cast("R | Skippable", runner.run(self, args, kwargs).value)
 
 
 class AsyncSingletonJob(_Runnable[P, R]):
@@ -148,6 +157,7 @@ def singleton_job(
     retries: int = 0,
     retry_delay: timedelta = timedelta(minutes=1),
     ping_url: str | None = None,
+    on: str | Sequence[str] = (),
 ) -> _Decorator: ...
 def singleton_job(name: Any = None, **settings: Any) -> Any:
     """Make a function, or an ``async def``, a job: across all servers, only one copy of it runs at once.
@@ -183,6 +193,9 @@ def singleton_job(name: Any = None, **settings: Any) -> Any:
         retry_delay: how long to wait before the first retry; doubled for each further retry, up to a day.
         ping_url: the URL that is pinged when a run begins and ends; default: ``SINGLEJOB["PING_URL"]``. An empty text
             means that there are no pings.
+        on: the servers whose commands run the job: a host name, a pattern such as ``"web*"``, or a list of these. Each
+            is compared with the whole host name, and with its part before the first dot, and case counts. A call in
+            code, and ``run_singleton --now``, run the job anywhere, with a warning.
 
     Raises:
         InvalidName, InvalidSchedule, DuplicateJob, SingleJobError: at registration, if the job can never work.
@@ -211,9 +224,47 @@ def command_job(command: str, /, *arguments: str, **settings: Any) -> SingletonJ
         InvalidName, InvalidSchedule, DuplicateJob: the job can never work.
     """
     _refuse_unknown(settings, "command_job")
-    frame = inspect.currentframe()
-    module = str(frame.f_back.f_globals.get("__name__")) if frame and frame.f_back else __name__
-    return cast("SingletonJob[[], Any]", _registered(ManagementCommand(command, arguments, module), settings))
+    func = ManagementCommand(command, arguments, _caller_of(inspect.currentframe()))
+    return cast("SingletonJob[[], Any]", _registered(func, settings))
+
+
+def shell_job(name: str, words: Sequence[str], /, **settings: Any) -> SingletonJob[[], None]:
+    """Make a shell command a job, and return the job. It is run as by ``run_singleton LOCK -- COMMAND``, without input.
+
+    Args:
+        name: the job's name.
+        words: the command and its arguments, one string each. No shell reads them: name one as the command,
+            ``["bash", "-o", "pipefail", "-c", "pg_dump shop | gzip > /backup/shop.gz"]``.
+        settings: see ``singleton_job``.
+
+    A run whose command does not exit with 0 has failed. Processes that it leaves behind hold the lock until they exit.
+
+    Raises:
+        SingleJobError: ``words`` is not a list of strings.
+        InvalidName, InvalidSchedule, DuplicateJob: the job can never work.
+    """
+    _refuse_unknown(settings, "shell_job")
+    if not (isinstance(words, list | tuple) and words and all(isinstance(word, str) for word in words)):
+        raise SingleJobError(
+            f"shell_job() takes the words of a command as a list of strings, and not {quoted(words)}. For a line of a "
+            "shell, write ['bash', '-o', 'pipefail', '-c', 'LINE']."
+        )
+    command = ShellCommand(words, partial(logger.warning, "%s: %s", name), has_input=False)
+    described = {
+        "__module__": _caller_of(inspect.currentframe()),
+        "__name__": words[0],
+        # Two jobs of one name may run different commands. Their arguments may be secrets.
+        "__qualname__": f"shell_job({words[0]!r}, {sha256(repr([words, settings]).encode()).hexdigest()[:8]})",
+        "__doc__": f"{words[0]}, a shell command.",
+    }
+    for attribute, value in described.items():
+        setattr(command, attribute, value)
+    return cast("SingletonJob[[], None]", _registered(command, {**settings, "name": name}))
+
+
+def _caller_of(frame: FrameType | None) -> str:
+    """The name of the module that has called the function with this frame."""
+    return str(frame.f_back.f_globals.get("__name__")) if frame and frame.f_back else __name__
 
 
 def _refuse_unknown(settings: Iterable[str], owner: str = "singleton_job") -> None:
@@ -320,7 +371,7 @@ def job_lock(
     if isinstance(answer, Refusal):
         raise LockHeld(answer.message(name))
     try:
-        with kept_alive(answer):
+        with renewing(answer):
             answer.prove()
             yield answer
     except BaseException:

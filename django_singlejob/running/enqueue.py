@@ -1,26 +1,24 @@
 """Enqueues one-offs: ``job.using(run_after=...).enqueue(...)``."""
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from asgiref.sync import sync_to_async
-from django.db import Error
+from django.db import Error, connections, transaction
 from django.utils import timezone
 
-from django_singlejob.conf import ZERO
+from django_singlejob.conf import quoted
+from django_singlejob.database import transactions
 from django_singlejob.database.unusable import refusal
-from django_singlejob.exceptions import InvalidOrder, JobInterrupted, LeaseLost, quoted
+from django_singlejob.exceptions import InvalidOrder
 from django_singlejob.jobs.names import NAME_LENGTH, is_queue_name
-from django_singlejob.jobs.registry import Job
-from django_singlejob.locking.endings import Ending
-from django_singlejob.models.one_offs import AGAIN, PRIORITIES, RELEASED
+from django_singlejob.models.one_offs import PRIORITIES, one_offs
 from django_singlejob.process.clock import YEARS, DBNow, storable
-from django_singlejob.running.insert import Call, insert
-from django_singlejob.running.values import Unstorable, comes_back, stored_arguments, stored_result
+from django_singlejob.running.values import JSON_LENGTH, Unstorable, stored_arguments
 
 if TYPE_CHECKING:
     from django_singlejob.models import OneOffJob
@@ -29,8 +27,16 @@ if TYPE_CHECKING:
 AnyCall: TypeAlias = tuple[Sequence[Any], Mapping[str, Any]]
 Misfit: TypeAlias = Callable[[Sequence[Any], Mapping[str, Any]], str | None]
 
-# One instance, so that two results that contain it are equal.
 _NOW = DBNow()
+# A statement with more rows is hardly faster, and blocks others for longer.
+MOST_ROWS = 1000
+
+
+class Call(NamedTuple):
+    """The arguments of a one-off, in JSON's own types."""
+
+    args: list[Any]
+    kwargs: dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,69 +186,49 @@ def _columns(order: Order) -> dict[str, Any]:
     return {**columns, "status": "waiting", "run_after": order.run_after or _NOW, "created_at": _NOW}
 
 
-def retry_of(job: Job, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[[], object] | None:
-    """What enqueues the first retry of a run that no one-off has requested. ``None`` if its arguments would not come
-    back from JSON unchanged."""
-    if not comes_back([args, dict(kwargs)]):
-        return None
-    order = Order(job_name=job.name, max_attempts=job.most_attempts)
-    again_at = DBNow() + (job.delay_before_retry(1) or ZERO)
-    return partial(place, order, *order.stored(args, kwargs), attempt=1, run_after=again_at)
+def insert(columns: Mapping[str, Any], calls: Sequence[Call]) -> "list[OneOffJob]":
+    """Insert a row for each call, all of them or none, and return the rows in the same order.
+
+    ``columns`` are the other columns, which the rows share: values, or expressions. Once this returns, no crash loses
+    the rows, unless they are part of the caller's transaction.
+    """
+    if not calls:
+        return []
+    alias, batches = transactions.alias(), list(_batches(calls))
+    all_or_none = transaction.atomic(using=alias, savepoint=len(batches) > 1)
+    with _closed_if_lost(alias), transactions.synchronous(alias), all_or_none:
+        keys = [key for batch in batches for key in _inserted(alias, columns, batch)]
+        found = one_offs().in_bulk(keys)  # with what only the database knows
+    return [found[key] for key in keys]
 
 
-def result_of_job(
-    job: Job, end: Ending, failure: BaseException | None, value: object, *, attempt: int, is_stopped: bool = False
-) -> dict[str, Any]:
-    """What to record for a one-off whose run ended like this. If it was interrupted by a signal, or its lease could not
-    be proven for a while, it is started again, unless it may begin only once. If it failed, it is retried as often as
-    its job allows.
-
-    ``is_stopped``: a user has stopped the run, so that it is not started again, however it has ended."""
-    result = one_off_result(
-        end,
-        failure,
-        value,
-        is_last=is_stopped or attempt >= job.most_attempts,
-        may_begin_again=not is_stopped and job.most_attempts > 1,
-    )
-    delay = job.delay_before_retry(attempt) if result["status"] == "failed" and not is_stopped else None
-    if delay is None:
-        return result
-    return result | {"status": "waiting", "finished_at": None, "run_after": DBNow() + delay}
+def _closed_if_lost(alias: str) -> AbstractContextManager[None]:
+    """Unless it is the caller's transaction that is lost: that has its own end."""
+    connection = connections[alias]
+    return nullcontext() if connection.in_atomic_block else transactions.closed_if_lost(connection)
 
 
-def one_off_result(
-    end: Ending, failure: BaseException | None, value: object, *, is_last: bool, may_begin_again: bool = True
-) -> dict[str, Any]:
-    """The same for a one-off that is not retried when it fails. ``is_last``: it is not started again after a lost lease
-    either. ``may_begin_again``: it is after a signal, which uses up no attempt."""
-    if isinstance(failure, JobInterrupted) and may_begin_again:
-        return dict(RELEASED)
-    is_over = end.status in ("successful", "skipped")
-    # Why a run has skipped itself is in the history: it is not an error.
-    error = {"error": "" if is_over else end.error, "error_class": end.error_class, "traceback": end.traceback}
-    error |= {"origin": end.origin}
-    is_ctrl_c = isinstance(failure, KeyboardInterrupt) and end.status == "interrupted"
-    if (is_ctrl_c or isinstance(failure, LeaseLost)) and not is_last:
-        return {**error, **AGAIN}
-    status = "done" if is_over else "failed"
-    return error | {"status": status, "result": value_kept(value), "finished_at": _NOW}
+def _batches(calls: Sequence[Call]) -> Iterator[list[Call]]:
+    """The calls, in one part for each statement. A part has no more JSON than a single call may have, because servers
+    limit the length of a statement."""
+    batch, length = list[Call](), 0
+    for call in calls:
+        own = len(json.dumps(call))
+        if batch and (len(batch) == MOST_ROWS or length + own > JSON_LENGTH):
+            yield batch
+            batch, length = [], 0
+        batch.append(call)
+        length += own
+    if batch:
+        yield batch
 
 
-def without_values(result: Mapping[str, Any]) -> dict[str, Any]:
-    """The same end, if the database refuses to store the value or the error of the run."""
-    kept = {name: result[name] for name in ("status", "attempt", "finished_at", "run_after") if name in result}
-    return kept | {
-        "error": "The database refused the result of this run.",
-        "error_class": "",
-        "traceback": "",
-        "origin": "",
-    }
-
-
-def value_kept(value: object) -> Any:
-    """The return value as it is stored; ``None`` if it cannot be."""
-    try:
-        return stored_result(value)
-    except Exception:  # reading a custom mapping may raise anything, and the run has already ended
-        return None
+def _inserted(alias: str, columns: Mapping[str, Any], batch: Sequence[Call]) -> list[int]:
+    """The keys of the rows."""
+    rows = [one_offs().model(**columns, **call._asdict()) for call in batch]
+    if connections[alias].features.can_return_rows_from_bulk_insert:
+        one_offs().bulk_create(rows)
+    else:  # MySQL
+        for row in rows:
+            row.save(using=alias, force_insert=True)
+    return [row.pk for row in rows]

@@ -153,20 +153,16 @@ def forked() -> Executor | None:
     leave_connections()
     if sys.platform != "linux" or _has_threads() or _has_connection():
         return None
-    with suppress(OSError):
-        return _fork()
-    return None
-
-
-def _fork() -> Executor:
-    ours, theirs = socket.socketpair()
     # The child would write a second time what is still to be written.
     flush_streams()
     flush_handlers()
     with blocked_signals():
-        pid = os.fork()
-        leads_group = not os.isatty(0)
-        if leads_group:
+        try:
+            ours, theirs = socket.socketpair()
+            pid = os.fork()
+        except OSError:
+            return None
+        if not os.isatty(0):
             with suppress(OSError):  # both processes do this, because neither can wait for the other
                 os.setpgid(pid, pid)
         if pid == 0:

@@ -47,7 +47,7 @@ class _Guard(Process):
             # First, because this process may be killed as soon as the guard is there; as many as the socket takes.
             with suppress(BlockingIOError):
                 while told:
-                    self._send(told[0])
+                    socket.send_fds(self._channel, [told[0].message], told[0].descriptors)
                     del told[0]
             popen = subprocess.Popen(
                 # Isolated, so that no variable and no module of the project changes what it does.
@@ -70,13 +70,10 @@ class _Guard(Process):
             self.tell(run)
         self._channel.setblocking(False)
 
-    def _send(self, run: _Run) -> None:
-        socket.send_fds(self._channel, [run.message], run.descriptors)
-
     def tell(self, run: _Run) -> None:
         """Pass on a message. If the guard does not take it, it is dead, or stopped and of no use."""
         try:
-            self._send(run)
+            socket.send_fds(self._channel, [run.message], run.descriptors)
         except OSError:
             self.kill()
 

@@ -1,95 +1,40 @@
-"""The body in an executor, whose main thread runs it: what is raised there to end it, and how its end is reported."""
+"""The body in an executor, whose main thread runs it: what is raised there to end it, and what goes with it."""
 
 import ctypes
+import logging
 import os
-import pickle
 import signal
 import sys
-from collections.abc import Callable
+import threading
 from contextlib import suppress
 from types import FrameType
-from typing import NamedTuple, NoReturn, cast
+from typing import NoReturn
 
-from django_singlejob.exceptions import JobFailed, JobInterrupted, JobStopped, JobTimeout, LeaseLost
+from django_singlejob.exceptions import JobStopped, JobTimeout, LeaseLost
 from django_singlejob.locking import liveness
-from django_singlejob.locking.endings import Ending, summary
 from django_singlejob.locking.lease import Lease
 from django_singlejob.process.clock import local_now, sleep
 from django_singlejob.process.received_signals import ReceivedSignals
-from django_singlejob.running import guard
+from django_singlejob.running.body_end import LOST, STOPPED, TIMEOUT, exception_for
 from django_singlejob.running.shared import SharedMemory, flush_streams
 
-# Why a body has to end: one of these, or a signal's number.
-LOST, TIMEOUT, STOPPED = guard.LOST, 1002, 1003
+logger = logging.getLogger("django_singlejob")
+
 # What ``check()`` raises for the same reason.
 _RAISED_BY_CHECK = {LOST: LeaseLost, TIMEOUT: JobTimeout, STOPPED: JobStopped}
 
-# The first line of the note of an exception that a child has raised, and logged; or that something killed before that.
-NOTE = "It was raised in the process of the job:"
-_NOTE_UNLOGGED = "It was raised in the process of the job, which was killed before it had logged it:"
-#: The first line of the note with the last lines that the body printed.
-OUTPUT_NOTE = "The last lines of its output:"
-# How long the child waits for those lines, at most, and how often it looks. Seconds.
+# How long the child waits until what it has printed is passed on, at most, and how often it looks. Seconds.
 LONGEST_READING, _MOMENT = 1.0, 0.002
 # Of Linux: which signal a process gets when its parent dies. It is looked up here, because a lookup takes a lock, which
 # another thread may hold when a process is forked.
 _PR_SET_PDEATHSIG = 1
 _prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
-# The most bytes of an exception that is passed to the supervisor.
-_MOST_OF_FAILURE = 100_000
-
-
-def exception_for(reason: int, lease: Lease) -> BaseException:
-    """What a body is ended with for this reason."""
-    if reason == LOST:
-        return LeaseLost(lease.why_lost())
-    if reason == STOPPED:
-        return JobInterrupted(signal.SIGTERM, lease.stopped_by)
-    return JobTimeout() if reason == TIMEOUT else JobInterrupted(reason)
-
-
-def for_caller(failure: BaseException) -> BaseException:
-    """The failure of a body, as its caller gets it: to stop a run must not end the caller's process."""
-    if isinstance(failure, JobInterrupted) and failure.stopped_by:
-        return JobStopped(failure.stopped_by).with_traceback(failure.__traceback__)
-    return failure
 
 
 def grace_of(lease: Lease) -> float:
     """How many seconds a body has to end by itself once its lease is lost."""
     request = lease.grant.request
     return liveness.grace_of(request.heartbeat_interval, request.lease).total_seconds()
-
-
-class BodyEnd(NamedTuple):
-    """How a body has ended, as the child reports to its supervisor.
-
-    Attributes:
-        value: what it returned, as JSON can store it; ``None`` if nobody asked for it.
-        failure: what it raised; ``None`` if it returned, or skipped itself.
-    """
-
-    ending: Ending
-    value: object
-    failure: BaseException | None
-
-
-class _Message(NamedTuple):
-    """The end in words that any process understands, and the failure itself, which only some may be able to read."""
-
-    end: BodyEnd
-    failure: bytes
-
-
-def report(ended: BodyEnd, log: Callable[[BaseException], object], memory: SharedMemory) -> None:
-    """Tell the supervisor how the body has ended, and log its failure, if there is one."""
-    memory.message = _packed(ended)
-    if ended.failure:
-        add_output(ended.failure, _last_lines(memory))
-        try:
-            log(ended.failure)
-        finally:
-            memory.has_logged = True
 
 
 def die_with(supervisor: int) -> None:
@@ -100,23 +45,45 @@ def die_with(supervisor: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def add_output(failure: BaseException, lines: str) -> None:
-    """Have the log show these lines, the last ones that the body printed, below the failure."""
-    if lines:
-        failure.add_note(f"{OUTPUT_NOTE}\n{lines}")
+class RecordsApart:
+    """Has what handlers print of this package's records passed on, but not kept as output of the body: the records have
+    what is left out there, such as the command that a failure names."""
+
+    def __init__(self) -> None:
+        self.memory: SharedMemory | None = None
+        self._handle = logger.handle
+        logger.handle = self._handle_apart  # type: ignore[method-assign]
+        self._begin_anew()
+        os.register_at_fork(after_in_child=self._begin_anew)
+
+    def _begin_anew(self) -> None:
+        self._mutex = threading.RLock()
+
+    def _handle_apart(self, record: logging.LogRecord) -> None:
+        if (memory := self.memory) is None:
+            self._handle(record)
+            return
+        with self._mutex:
+            _pass_on(memory)  # what was printed before is not a record
+            memory.is_logging = True
+            try:
+                self._handle(record)
+            finally:
+                try:
+                    _pass_on(memory)
+                finally:
+                    memory.is_logging = False
 
 
-def _last_lines(memory: SharedMemory) -> str:
-    """The last lines that this process has printed; empty if that is not known."""
-    if not (memory.has_output and memory.output_waker):
-        return ""
-    flush_streams()
-    memory.wants_lines = True
-    memory.output_waker.wake()
-    end = local_now() + LONGEST_READING
-    while memory.wants_lines and local_now() < end:
-        sleep(_MOMENT)
-    return "" if memory.wants_lines else str(memory.last_lines)
+def _pass_on(memory: SharedMemory) -> None:
+    """Wait until what this process has printed is passed on, unless nobody does that."""
+    if memory.has_output and memory.output_waker:
+        flush_streams()
+        memory.is_behind = True
+        memory.output_waker.wake()
+        end = local_now() + LONGEST_READING
+        while memory.is_behind and local_now() < end:
+            sleep(_MOMENT)
 
 
 def tell_loss(memory: SharedMemory) -> None:
@@ -182,34 +149,3 @@ def status_after(error: BaseException) -> int:
 def exit_at_once(status: int = 0) -> NoReturn:
     flush_streams()
     os._exit(status)
-
-
-def _packed(end: BodyEnd) -> bytes:
-    if end.failure is None:
-        return pickle.dumps(_Message(end, b""))
-    return pickle.dumps(_Message(end._replace(failure=JobFailed(summary(end.failure))), _passable(end.failure)))
-
-
-def _passable(failure: BaseException) -> bytes:
-    """The failure for another process; empty if it cannot be passed."""
-    with suppress(Exception):  # whatever it does when it is copied
-        pickled = pickle.dumps(failure)
-        passed = pickle.loads(pickled)  # noqa: S301  (it is our own)
-        if type(passed) is type(failure) and str(passed) == str(failure) and len(pickled) < _MOST_OF_FAILURE:
-            return pickled
-    return b""
-
-
-def reported(memory: SharedMemory, *, is_logged: bool = True) -> BodyEnd | None:
-    """What the child has reported; ``None`` if it has not. Its failure has a note with its traceback there, and whether
-    that is logged."""
-    if not memory.message:
-        return None
-    end, pickled = pickle.loads(memory.message)  # noqa: S301  (it comes from our own child)
-    if pickled:
-        with suppress(Exception):  # its module may exist in the child only
-            end = end._replace(failure=pickle.loads(pickled))  # noqa: S301
-    if end.failure is not None:
-        # Not the cause, which may tell what a driver's error means.
-        end.failure.add_note(f"{NOTE if is_logged else _NOTE_UNLOGGED}\n{end.ending.traceback}")
-    return cast("BodyEnd", end)

@@ -39,7 +39,7 @@ def _leave_nothing(
 ) -> None:
     for lease in answers:
         if isinstance(lease, Lease):
-            lease.finish(ending(cancelled, duration=ZERO, acquire_duration=ZERO))
+            lease.finish(ending(cancelled, duration=ZERO))
     acquisition.leave_nothing()
 
 

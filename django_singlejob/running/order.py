@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from django.db import connections
 
 from django_singlejob.database import transactions
+from django_singlejob.locking.endings import Ending
 from django_singlejob.locking.grant import Grant
 from django_singlejob.locking.lease import Lease
-from django_singlejob.running.in_child import BodyEnd
 from django_singlejob.running.shared import SharedMemory, unnamed_file
 
 # How many descriptors come with an order, at most.
@@ -29,7 +29,7 @@ class Work(NamedTuple):
     """
 
     body: Callable[[], Any]
-    end: Callable[[Any, BaseException | None], BodyEnd]
+    end: Callable[[Any, BaseException | None], Ending]
     log: Callable[[BaseException], object]
     is_interruptible: bool = True
 

@@ -1,15 +1,21 @@
 """What a child process prints: it is passed on, and its last part is kept.
 
 A thread of the supervisor does this. It touches no database, so a driver that hangs does not hold up a body that
-prints; and if nobody reads what it passes on, it waits, and only what prints waits with it.
+prints. If nobody reads what it passes on, it waits, and only what prints waits with it: in a worker not for long.
 """
 
 import logging
 import os
-import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from math import inf
+from typing import Protocol
 
 from django_singlejob.conf import options
-from django_singlejob.process.clock import sleep, wait
+from django_singlejob.process import messages, rooms
+from django_singlejob.process.calls import Calls
+from django_singlejob.process.clock import local_now, wait
 from django_singlejob.process.escaping import printable
 from django_singlejob.process.logs import about
 from django_singlejob.process.received_signals import start_thread
@@ -25,10 +31,15 @@ CHUNK = 65_536
 MOST_LEFT = 1_048_576
 # No character takes more bytes, nor more characters once it is escaped.
 _WIDEST, _LONGEST_ESCAPE = 4, 10
-# How many of the last lines a failure is logged with, and how long each may be.
-MOST_LINES, LINE_LENGTH = 10, 200
-# A wait that is as good as endless, and how soon a stream that cannot be written to is tried again. Seconds.
-_DAY, _SOON = 86_400.0, 0.01
+# Where the last line is looked for: at the end. Bytes.
+_MOST_OF_LINES = 8_000
+# A wait that is as good as endless. Seconds.
+_DAY = 86_400.0
+# If nobody has read anything for this long, what a worker's children print is lost; and no longer than this, a run that
+# is over waits until somebody has read it. Seconds.
+_STALLED = 5.0
+# The share of what may wait to be written that is for what children print. The rest is for the process itself.
+_SHARE = 0.5
 
 
 class Printer:
@@ -43,17 +54,28 @@ class Printer:
         self.has_lines = has_lines
         self._has_titles = has_titles
         self._titles: dict[tuple[int, int], str] = {}
-        # By file, because one that nobody reads must not hold up the other.
-        self._mutexes: dict[tuple[int, int], threading.Lock] = {}
 
-    def write(self, stream: int, data: bytes, title: str) -> bool:
-        """Write to that stream what the child of this title has printed. ``False`` if that is impossible."""
+    def write(self, stream: int, data: bytes, title: str, give_up_at: Callable[[], float]) -> bool:
+        """Write to that stream what the child of this title has printed. ``False`` if that is impossible. Whole lines
+        are lost if too many wait, and nobody reads them, or if too many still do at ``give_up_at()``."""
         try:
-            file = _file(stream)
+            file, calls = _file(stream), messages.of_file(stream)
         except OSError:  # it is closed
             return False
-        with self._mutexes.setdefault(file, threading.Lock()):
-            return _write(stream, self._title(file, title) + data)
+        if self.has_lines:
+            write = partial(self._write, stream, file, data, title)
+            until = partial(self._until, calls, give_up_at)
+            calls.put(write, len(data), count=data.count(b"\n"), share=_SHARE, until=until)
+            return True
+        written: Future[bool] = Future()
+        calls.put(lambda: written.set_result(self._write(stream, file, data, title)), until=lambda: inf)
+        return written.result()
+
+    def _until(self, calls: Calls, give_up_at: Callable[[], float]) -> float:
+        return min(calls.moved_at + _STALLED, give_up_at())
+
+    def _write(self, stream: int, file: tuple[int, int], data: bytes, title: str) -> bool:
+        return messages.write(stream, self._title(file, title) + data)
 
     def _title(self, file: tuple[int, int], title: str) -> bytes:
         if not self._has_titles or self._titles.get(file) == title:
@@ -67,24 +89,13 @@ def _file(descriptor: int) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _write(descriptor: int, data: bytes) -> bool:
-    left = memoryview(data)
-    while left:
-        try:
-            left = left[os.write(descriptor, left) :]
-        except BlockingIOError:  # another program has made the stream non-blocking
-            sleep(_SOON)
-        except OSError:
-            return False
-    return True
-
-
 def output_of(
     printer: Printer, title: str, memory: SharedMemory, *, has_terminal: bool, is_command: bool = False
 ) -> "Output | None":
     """How to pass on and keep what a child will print. ``None`` if that child has the terminal, if the project does not
-    want to keep anything, or if it cannot be kept."""
-    if not options().output or are_closed() or (has_terminal and (os.isatty(STDOUT) or os.isatty(STDERR))):
+    want to keep anything and nothing else is printed beside it, or if it cannot be kept."""
+    is_wanted = options().output or options().output_file or printer.has_lines
+    if not is_wanted or are_closed() or (has_terminal and (os.isatty(STDOUT) or os.isatty(STDERR))):
         return None
     try:
         return Output(printer, title, memory, is_command=is_command)
@@ -101,6 +112,14 @@ def are_closed() -> bool:
         return True
 
 
+class _File(Protocol):
+    """Where else it is written."""
+
+    def write(self, data: bytes) -> None: ...
+
+    def end(self) -> None: ...
+
+
 class Output:
     """The streams of one child process.
 
@@ -113,6 +132,7 @@ class Output:
         self.is_over = False
         self._printer, self._title, self._memory, self._is_command = printer, title, memory, is_command
         self._most_bytes = options().output * _WIDEST
+        self._file: _File | None = rooms.find("output_file")(title) if options().output_file else None
         self._kept = bytearray()
         # The beginning of a line whose end has not come yet, by stream.
         self._rests = {STDOUT: b"", STDERR: b""}
@@ -120,6 +140,7 @@ class Output:
         self._reads: dict[int, int] = {}
         self._writes: dict[int, int] = {}
         self._is_asked = self._is_ending = False
+        self._give_up_at = inf
         # How many bytes may still be read from each stream once the child is over.
         self._left = dict.fromkeys(self._rests, MOST_LEFT)
         try:
@@ -157,6 +178,7 @@ class Output:
     def end(self, seconds: float) -> bool:
         """Pass on what is left, now that the child is over: what it has left behind may go on printing. Waits for at
         most ``seconds``. ``False`` if that takes longer."""
+        self._give_up_at = min(self._give_up_at, local_now() + _STALLED)
         self._is_ending = True
         self._waker.wake()
         wait(self._thread.join, seconds)
@@ -170,14 +192,9 @@ class Output:
         text = self._kept.decode(errors="replace")[-options().output :]
         return printable(text, len(text) * _LONGEST_ESCAPE, keep="\n\t")[-options().output :]
 
-    @property
-    def last_lines(self) -> str:
-        """The last lines that it has printed, for the log; empty if it has printed nothing."""
-        return "\n".join(printable(line, LINE_LENGTH) for line in self._lines()[-MOST_LINES:])
-
-    def _lines(self) -> list[str]:
-        text = self._kept[-MOST_LINES * LINE_LENGTH * _WIDEST :].decode(errors="replace")
-        return [line.rstrip() for line in text.splitlines() if line.strip()]
+    def _last_line(self) -> str:
+        lines = self._kept[-_MOST_OF_LINES:].decode(errors="replace").splitlines()
+        return next((line.rstrip() for line in reversed(lines) if line.strip()), "")
 
     # --- in the thread
 
@@ -187,11 +204,12 @@ class Output:
             is_left = self._go_on()
         for stream, rest in self._rests.items():
             if rest:
-                self._printer.write(stream, rest + b"\n", self._title)
-        self._memory.has_output = False
-        self._tell()
+                self._printer.write(stream, rest + b"\n", self._title, lambda: self._give_up_at)
+        self._memory.has_output = self._memory.is_behind = False
         for read in self._reads:
             os.close(read)
+        if self._file:
+            self._file.end()
         self.is_over = True
 
     def _go_on(self) -> bool:
@@ -206,8 +224,7 @@ class Output:
             self._take(read, is_last=is_ending)
         if come or not (is_ending or self._is_asked):
             return True
-        self._is_asked = False
-        self._tell()
+        self._is_asked = self._memory.is_behind = False
         return not is_ending
 
     def _take(self, read: int, *, is_last: bool) -> None:
@@ -216,11 +233,14 @@ class Output:
         if is_last:
             self._left[stream] -= len(data)
         line_at = self._kept.rfind(b"\n") + 1
-        self._kept[line_at:] = b"\n".join(map(_last_state, (self._kept[line_at:] + data).split(b"\n")))
+        kept = b"" if self._memory.is_logging else data
+        self._kept[line_at:] = b"\n".join(map(_last_state, (self._kept[line_at:] + kept).split(b"\n")))
         if len(self._kept) > 2 * self._most_bytes:
-            del self._kept[: -self._most_bytes]
+            del self._kept[: len(self._kept) - self._most_bytes]
         if data:
-            self._memory.last_line = next(reversed(self._lines()), "")
+            self._memory.last_line = self._last_line()
+            if self._file:
+                self._file.write(data)
         if not data or not (self._pass_on(stream, data) or not self._is_command):
             os.close(read)
             del self._reads[read]
@@ -231,13 +251,7 @@ class Output:
             whole, end, rest = (self._rests[stream] + data).rpartition(b"\n")
             is_long = len(rest) > CHUNK
             data, self._rests[stream] = (whole + end + rest + b"\n", b"") if is_long else (whole + end, rest)
-        return not data or self._printer.write(stream, data, self._title)
-
-    def _tell(self) -> None:
-        """Answer a child that wants to log its last lines."""
-        if self._memory.wants_lines:
-            self._memory.last_lines = self.last_lines
-            self._memory.wants_lines = False
+        return not data or self._printer.write(stream, data, self._title, lambda: self._give_up_at)
 
 
 def _last_state(line: bytearray) -> bytearray:

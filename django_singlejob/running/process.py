@@ -1,9 +1,11 @@
 """A child process, as its supervisor sees it: it gets signals, and is collected."""
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import termios
 import threading
 from contextlib import suppress
 
@@ -20,7 +22,10 @@ class Process:
     def __init__(self, pid: int, popen: "subprocess.Popen[bytes] | None" = None) -> None:
         """``popen``: what has started it, if that is such an object."""
         self.pid, self._popen = pid, popen
-        self.pidfd = pidfd(pid)
+        self.pidfd: int | None = None
+        if sys.platform == "linux":
+            with suppress(AttributeError, OSError):  # an old kernel, or no permission
+                self.pidfd = os.pidfd_open(pid)
         # While it is held, the process is not collected, so its number is not another's.
         self._mutex = threading.Lock()
         self._is_collected = False
@@ -75,6 +80,33 @@ class Process:
         return code
 
 
+def is_stopped_by_terminal(pid: int) -> bool:
+    """Whether this child is stopped because it reads from its terminal, or changes it, in the background."""
+    with suppress(ChildProcessError):
+        found = os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
+        return found is not None and found.si_status in (signal.SIGTTIN, signal.SIGTTOU)
+    return False
+
+
+def leave_terminal_without_input() -> None:
+    """If the input is /dev/null, have no terminal either: the system would stop for ever what reads from it in the
+    background."""
+    if _has_no_input():
+        with suppress(OSError):  # there is none
+            terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
+            try:
+                fcntl.ioctl(terminal, termios.TIOCNOTTY)
+            finally:
+                os.close(terminal)
+
+
+def _has_no_input() -> bool:
+    try:
+        return os.fstat(0).st_rdev == os.stat(os.devnull).st_rdev  # noqa: PTH116
+    except OSError:
+        return True
+
+
 def leave_connections() -> None:
     """Close all connections, because a child must neither use nor close those of its parent."""
     for connection in connections.all(initialized_only=True):
@@ -96,10 +128,3 @@ def how_it_ended(code: int | None) -> str:
     except ValueError:  # a real-time signal
         name = f"signal {-code}"
     return f"was killed by {name}"
-
-
-def pidfd(pid: int) -> int | None:
-    if sys.platform == "linux":
-        with suppress(AttributeError, OSError):  # an old kernel, or no permission
-            return os.pidfd_open(pid)
-    return None

@@ -4,13 +4,11 @@ more, or until a run has left something behind. Then it ends as any program does
 import atexit
 import contextvars
 import ctypes
-import fcntl
 import logging
 import os
 import signal
 import socket
 import sys
-import termios
 import threading
 import weakref
 from collections.abc import Callable, Sequence, Set as AbstractSet
@@ -31,21 +29,20 @@ from django_singlejob.process.clock import local_now, sleep, wait
 from django_singlejob.process.program import Invitation
 from django_singlejob.process.received_signals import NoThread
 from django_singlejob.running import order as orders
+from django_singlejob.running.body_end import LOST, for_caller, report
 from django_singlejob.running.in_child import (
-    LOST,
     BodySignals,
+    RecordsApart,
     end_own_group,
     exit_at_once,
-    for_caller,
     grace_of,
     kill_own_group,
-    report,
     status_after,
     tell_loss,
 )
 from django_singlejob.running.leftovers import Leftovers
 from django_singlejob.running.order import Order, Received, Work
-from django_singlejob.running.process import leave_connections
+from django_singlejob.running.process import leave_connections, leave_terminal_without_input
 from django_singlejob.running.shared import SharedMemory, flush_streams
 from django_singlejob.running.waker import Waker
 
@@ -112,8 +109,7 @@ class _Server:
                 f"{invitation.version}. Restart that one."
             )
         received_signals.remember_how_children_end()
-        if _has_no_input():
-            _leave_terminal()
+        leave_terminal_without_input()
         atexit.register(end_own_group)
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -124,6 +120,7 @@ class _Server:
         self._is_program, self.has_served = is_program, False
         self._watch = _LeaseWatch()
         self._memory: SharedMemory | None = None
+        self._records = RecordsApart()
         self._leftovers: Leftovers | None = None
 
     def serve(self) -> None:
@@ -163,6 +160,7 @@ class _Server:
     def _be_free(self) -> None:
         for stream, own in self._streams.items():
             os.dup2(own, stream)
+        self._records.memory = None
         if self._memory and self._memory.output_waker:
             self._memory.output_waker.close()
         self._watch.end()
@@ -219,6 +217,7 @@ class _Server:
             for pipe in pipes[:streams]:
                 os.close(pipe)
             memory.output_waker = Waker(pipes[streams])
+            self._records.memory = memory
 
 
 def _run(work: Work, memory: SharedMemory, lease: Lease, signals: BodySignals) -> None:
@@ -243,23 +242,6 @@ def _end_soon() -> NoReturn:
     """End this process even if Python waits for threads that do not end. They have had their grace."""
     sleep(_LAST_GRACE)
     exit_at_once()
-
-
-def _has_no_input() -> bool:
-    try:
-        return os.fstat(0).st_rdev == os.stat(os.devnull).st_rdev  # noqa: PTH116
-    except OSError:
-        return True
-
-
-def _leave_terminal() -> None:
-    """Have no terminal, if there is one: the system would stop for ever what reads from it in the background."""
-    with suppress(OSError):  # there is none
-        terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
-        try:
-            fcntl.ioctl(terminal, termios.TIOCNOTTY)
-        finally:
-            os.close(terminal)
 
 
 def _leftovers(ours: AbstractSet[int]) -> Leftovers:

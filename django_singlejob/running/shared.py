@@ -13,8 +13,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from django_singlejob.locking.lease_state import LeaseState
-from django_singlejob.models.progress import TEXT_LENGTH, Progress
+from django_singlejob.locking.lease import LeaseState
+from django_singlejob.process.progress import TEXT_LENGTH, Progress
 from django_singlejob.running import guard
 from django_singlejob.running.waker import Waker
 
@@ -22,8 +22,8 @@ from django_singlejob.running.waker import Waker
 MOST_BYTES = 4_000_000
 # How many numbers come first.
 NUMBERS = 24
-# Where the rest begins: the progress, the user who stopped the run, the last lines of output, and the message.
-_PROGRESS_AT, _STOPPED_AT, _LINES_AT, _FIRST_BYTE = 192, 512, 2048, 16_384
+# Where the rest begins: the progress, the user who stopped the run, and the message.
+_PROGRESS_AT, _STOPPED_AT, _FIRST_BYTE = 192, 512, 4096
 # Of the progress: which numbers are known, both of them, and the text.
 _PROGRESS = struct.Struct("=BBdd255p")
 
@@ -59,11 +59,13 @@ class SharedMemory(LeaseState):
     """What both processes see of a lease, and of the body that runs under it.
 
     Attributes:
-        reason: why the body has to end, see ``in_child``; 0: it need not.
+        reason: why the body has to end, see ``body_end``; 0: it need not.
         has_output: whether the supervisor passes on what the body prints.
-        wants_lines: whether the child waits for ``last_lines``, the last ones that it has printed.
+        is_behind: whether the child waits until what it has printed is passed on.
+        is_logging: whether what it prints now is a record of this package, which is passed on, but not kept.
         has_logged: whether the child has logged the failure that it has reported.
         begun_at: when the body has begun, as ``local_now()``; 0 before that.
+        descriptor: for another process, until ``close_descriptor``.
     """
 
     proven_at = number(guard.PROVEN_AT, float)
@@ -74,11 +76,11 @@ class SharedMemory(LeaseState):
     reason = number(guard.REASON, int)
     _length = number(6, int)
     stopped_by = text(16, _STOPPED_AT)
-    wants_lines = number(17, bool)
+    is_behind = number(17, bool)
     has_output = number(18, bool)
-    last_lines = text(19, _LINES_AT)
-    has_logged = number(20, bool)
-    begun_at = number(21, float)
+    has_logged = number(19, bool)
+    begun_at = number(20, float)
+    is_logging = number(21, bool)
     #: Wakes what passes on the output, if there is such a thing.
     output_waker: Waker | None = None
 
@@ -86,8 +88,12 @@ class SharedMemory(LeaseState):
         """``descriptor``: of the memory that another process has made, which is closed; ``None`` for a new one. Raises
         ``OSError`` if there is no memory, or no descriptor."""
         is_new = descriptor is None
-        self._descriptor = unnamed_file(_FIRST_BYTE + MOST_BYTES) if descriptor is None else descriptor
-        self.bytes = mmap.mmap(self._descriptor, _FIRST_BYTE + MOST_BYTES)
+        self.descriptor = unnamed_file(_FIRST_BYTE + MOST_BYTES) if descriptor is None else descriptor
+        try:
+            self.bytes = mmap.mmap(self.descriptor, _FIRST_BYTE + MOST_BYTES)
+        except OSError:
+            self.close_descriptor()
+            raise
         # Each is written in one piece. struct.pack_into() writes zeros first, which the other process may see.
         self.numbers = memoryview(self.bytes)[: 8 * NUMBERS].cast("d")
         if is_new:
@@ -95,16 +101,11 @@ class SharedMemory(LeaseState):
         else:
             self.close_descriptor()
 
-    @property
-    def descriptor(self) -> int:
-        """For another process, until ``close_descriptor``."""
-        return self._descriptor
-
     def close_descriptor(self) -> None:
         """Close the descriptor. The memory stays."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
 
     @property
     def progress(self) -> Progress:

@@ -4,8 +4,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from django_singlejob.conf import quoted
 from django_singlejob.database import transactions
-from django_singlejob.exceptions import quoted
 from django_singlejob.jobs.names import is_storable
 
 # MariaDB accepts 31 levels, and the list of the arguments is one of them.
@@ -32,6 +32,20 @@ def stored_arguments(args: Iterable[object], kwargs: Mapping[str, object]) -> tu
 def stored_result(value: object) -> Any:
     """The return value of a job as it is stored. Raises ``Unstorable``."""
     return as_stored(value, "the result")
+
+
+def stored_value(value: object) -> Any:
+    """The return value as it is stored; ``None`` if it cannot be."""
+    try:
+        return stored_result(value)
+    except Exception:  # reading a custom mapping may raise anything, and the run has already ended
+        return None
+
+
+def stored_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any] | None:
+    """The arguments of a run as a retry stores them; ``None`` if they would not come back unchanged."""
+    call = [list(args), dict(kwargs)]
+    return call if comes_back(call) else None
 
 
 def comes_back(value: object) -> bool:

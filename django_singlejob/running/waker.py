@@ -10,7 +10,12 @@ from django_singlejob.process.clock import wait
 
 class Waker:
     """A pair of sockets: a byte in one of them wakes the thread or process that waits for the other. Both ends
-    outlive a fork."""
+    outlive a fork.
+
+    Attributes:
+        descriptor: is ready to be read once somebody has woken it.
+        writer: for ``signal.set_wakeup_fd``, and for another process.
+    """
 
     def __init__(self, *descriptors: int) -> None:
         """``descriptors``: of both ends, or of the writer, of one that another process has made; none for a new one."""
@@ -18,16 +23,7 @@ class Waker:
         self._reader, self._writer = ends[0], ends[-1]
         self._reader.setblocking(False)
         self._writer.setblocking(False)
-
-    @property
-    def descriptor(self) -> int:
-        """Is ready to be read once somebody has woken it."""
-        return self._reader.fileno()
-
-    @property
-    def writer(self) -> int:
-        """For ``signal.set_wakeup_fd``."""
-        return self._writer.fileno()
+        self.descriptor, self.writer = self._reader.fileno(), self._writer.fileno()
 
     def wake(self) -> None:
         """Wake it. A signal handler may call this."""

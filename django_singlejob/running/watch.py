@@ -7,6 +7,8 @@ A body first gets a signal, which raises an exception in it, and then SIGKILL.
 import logging
 import os
 import signal
+import threading
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -14,11 +16,14 @@ from typing import Protocol, Self
 
 from django_singlejob.conf import ZERO
 from django_singlejob.locking.lease import Lease
+from django_singlejob.process import messages
 from django_singlejob.process.clock import local_now, wait
 from django_singlejob.process.logs import about
 from django_singlejob.process.received_signals import ENDING_SIGNALS, SECOND_SIGNAL, start_thread
-from django_singlejob.running.in_child import LOST, STOPPED, TIMEOUT, grace_of
-from django_singlejob.running.shared import SharedMemory, flush_streams
+from django_singlejob.running.body_end import LOST, STOPPED, TIMEOUT
+from django_singlejob.running.in_child import grace_of
+from django_singlejob.running.process import is_stopped_by_terminal
+from django_singlejob.running.shared import SharedMemory
 from django_singlejob.running.waker import Waker, wait_for
 
 logger = logging.getLogger("django_singlejob")
@@ -69,13 +74,14 @@ class Child:
     Attributes:
         signum: the last signal that has come for it; ``None`` if none has.
         has_killed: whether it was killed.
+        is_terminal_told: whether it was said that a terminal has stopped it.
         patience: how long a first signal waits before it is passed on. ``None``: it does not wait, and the child may
             take its time to clean up, until there is a second one.
         last_grace: how many seconds after such a wait it is killed.
     """
 
     #: The signals of which a second one kills. A job may take SIGHUP for "read the configuration again".
-    insistent = frozenset({signal.SIGTERM, signal.SIGINT})
+    insistent = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGQUIT})
 
     def __init__(
         self,
@@ -83,16 +89,14 @@ class Child:
         lease: Lease,
         memory: SharedMemory,
         *,
-        max_runtime: timedelta | None = None,
         patience: timedelta | None = None,
     ) -> None:
         self.process, self.lease, self.memory = process, lease, memory
         self.grace = grace_of(lease)
         self.signum: int | None = None
-        self.has_killed = False
+        self.has_killed = self.is_terminal_told = False
         self.last_grace = LAST_GRACE
         self.patience = patience
-        self._max_runtime = max_runtime.total_seconds() if max_runtime else float("inf")
         self._is_timeout_told = False
         self._begin_by = local_now() + LONGEST_START
         self._pass_on_at = self._kill_at = self._kill_for_loss_at = float("inf")
@@ -123,14 +127,14 @@ class Child:
     def _timeout_at(self) -> float:
         """When the ``max_runtime`` is over, which counts from the beginning of the body."""
         begun_at = self.memory.begun_at
-        return begun_at + self._max_runtime if begun_at and not self._is_timeout_told else float("inf")
+        return begun_at + self.lease.max_runtime if begun_at and not self._is_timeout_told else float("inf")
 
     @property
     def _look_again_at(self) -> float:
         """When to look again whether the body has begun."""
         if self.memory.begun_at:
             return float("inf")
-        return self._begin_by if self._max_runtime == float("inf") else local_now() + NAP
+        return self._begin_by if self.lease.max_runtime == float("inf") else local_now() + NAP
 
     def receive(self, signum: int, now: float) -> None:
         """Pass on a signal that has come, once the patience with the child is over. A second one, not of the same
@@ -189,16 +193,22 @@ class Child:
     def _send(self, signum: int) -> None:
         with suppress(ProcessLookupError, PermissionError):  # the latter for example of sudo
             self.process.send(signum)
+            if is_stopped_by_terminal(self.process.pid):  # it would not hear of it
+                self.process.send(signal.SIGCONT)
 
 
 class ChildWatch:
     """Watches over the children of this process. Use it as a context manager, in the main thread."""
 
-    def __init__(self, woken: Waker) -> None:
+    def __init__(self, woken: Waker, last: Callable[[], object]) -> None:
+        """``last`` is called if the main thread hangs, and the process ends."""
         # A dict, because the main thread adds to it and takes from it at any time.
         self._children: dict[Child, None] = {}
         #: Is woken when a signal has come.
         self._woken = woken
+        self._last = last
+        #: The thread that the main thread waits for; ``None`` if it does not.
+        self.awaited: threading.Thread | None = None
         #: Since when the main thread has not waited; infinite while it waits.
         self.busy_since = float("inf")
         self._signum: int | None = None
@@ -283,7 +293,9 @@ class ChildWatch:
 
     def _end_process(self) -> None:
         # Not logged in this thread: the main thread may hold a lock that logging needs.
-        writer = start_thread(partial(_log_end, has_signal=self._second_at < float("inf")), "last words")
+        what = messages.doing(self.awaited or threading.main_thread())
+        log = partial(_log_end, what, self._last, has_signal=self._second_at < float("inf"))
+        writer = start_thread(log, "last words")
         wait(writer.join, LAST_WORDS)
         for child in list(self._children):
             child.process.kill()
@@ -300,11 +312,12 @@ class ChildWatch:
         return [signum for signum in signums if signum in ENDING_SIGNALS]
 
 
-def _log_end(*, has_signal: bool) -> None:
+def _log_end(what: str, last: Callable[[], object], *, has_signal: bool) -> None:
+    last()
     when = "After a second signal" if has_signal else f"For {LONGEST_CALL:.0f} seconds"
     message = (
-        "%s, a database call did not return, so the process ends. If it was a COMMIT, its outcome is unknown. "
+        "%s, %s did not return, so the process ends. If it was a COMMIT, its outcome is unknown. "
         "A lock that was not released is left to expire."
     )
-    logger.error(message, when, extra=about())
-    flush_streams()
+    logger.error(message, when, what, extra=about())
+    messages.end()

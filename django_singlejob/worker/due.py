@@ -1,32 +1,31 @@
-"""What is due: slots, one-offs, the locks of dead holders and, once a day, pruning."""
+"""What is due: slots, one-offs and the locks of dead holders."""
 
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set as AbstractSet
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from django.db import Error
 
-from django_singlejob.conf import ZERO, options
+from django_singlejob.conf import ZERO
 from django_singlejob.database import errors
 from django_singlejob.jobs import registry
 from django_singlejob.jobs.registry import Job
 from django_singlejob.locking.clear import Watchman, clear
 from django_singlejob.locking.liveness import silence
 from django_singlejob.locking.position import follow, is_ahead, is_followed, leave
-from django_singlejob.locking.recording import ORPHANED, alone
-from django_singlejob.models.jobs import gates, name_of
+from django_singlejob.locking.recording import ORPHANED
+from django_singlejob.models.jobs import gates
 from django_singlejob.models.locks import locks
 from django_singlejob.models.one_offs import one_offs
-from django_singlejob.models.runs import runs
 from django_singlejob.process.clock import DBNow, instant_in_words
+from django_singlejob.process.holder import this_host
 from django_singlejob.process.logs import about
 from django_singlejob.process.received_signals import is_shutdown_requested
-from django_singlejob.running.reports import most_slots
-from django_singlejob.worker import timetable
+from django_singlejob.running.runner import most_slots
 from django_singlejob.worker.left_out import LeftOut
 
 if TYPE_CHECKING:
@@ -39,30 +38,19 @@ logger = logging.getLogger("django_singlejob")
 _MOST_REPORTED = 1_000
 
 
-def follow_code(turn: int = 0, between: Callable[[], object] = lambda: None) -> None:
+def follow_code(between: Callable[[], object] = lambda: None) -> None:
     """Update the schedules in the database to those in the code. A new or changed schedule begins at its next slot from
     now, and a schedule that was removed is forgotten. A restart alone changes nothing. One-offs whose lock was deleted
-    by hand are put back.
-
-    Only rows that differ from the code, or that look odd, are read in full, and besides them a part of the others:
-    the one whose ``turn`` it is. So this costs about the same for any number of jobs. ``between`` is called between two
-    rows that change.
-    """
+    by hand are put back. ``between`` is called between two rows that change."""
     one_offs().abandon_orphans(ORPHANED)
-    in_code, rows = timetable.positions(), gates().scheduled()
-    positions, statuses = rows.positions(), rows.in_question(timetable.part(turn)).survey()
-    wanted, others = set(map(name_of, in_code - positions)), set(map(name_of, positions - in_code))
-    if unread := (wanted | (timetable.unscheduled() & others)) - statuses.keys():
-        statuses |= gates().look_up(unread, ZERO)
-    if new := wanted - statuses.keys():
+    statuses = gates().scheduled().survey()
+    if new := {job.name for job in registry.all_jobs() if job.schedule is not None} - statuses.keys():
         for name in _until_a_signal(new):
-            _despite_others(name, partial(gates().remember, name))
-            between()
+            _despite_others(name, partial(gates().remember, name), between)
         # A gate is missing if others were at it.
         statuses |= gates().look_up(new, ZERO)
     for name in _until_a_signal(filter(registry.is_known, statuses)):
-        _follow_code_of(registry.get(name), statuses[name])
-        between()
+        _follow_code_of(registry.get(name), statuses[name], between)
 
 
 def _until_a_signal(names: Iterable[str]) -> Iterator[str]:
@@ -71,18 +59,18 @@ def _until_a_signal(names: Iterable[str]) -> Iterator[str]:
     return takewhile(lambda _: not is_shutdown_requested(), sorted(names))
 
 
-def _follow_code_of(job: Job, status: "JobStatus") -> None:
+def _follow_code_of(job: Job, status: "JobStatus", between: Callable[[], object]) -> None:
     if (policy := job.policy) is None:
-        _despite_others(job.name, partial(leave, status))
+        _despite_others(job.name, partial(leave, status), between)
     elif not is_followed(status, policy.schedule):
-        _despite_others(job.name, partial(follow, status, policy.schedule, status.now))
+        _despite_others(job.name, partial(follow, status, policy.schedule, status.now), between)
     elif is_ahead(status, policy.schedule):
         slot = instant_in_words(status.next_slot or status.now)
         message = "The job %r waits for %s: the database's clock was set back since it last ran."
         logger.warning(message, job.name, slot, extra=about(job=job.name, slot=status.next_slot))
 
 
-def _despite_others(name: str, change: Callable[[], object]) -> None:
+def _despite_others(name: str, change: Callable[[], object], between: Callable[[], object]) -> None:
     try:
         change()
     except Error as error:
@@ -90,6 +78,7 @@ def _despite_others(name: str, change: Callable[[], object]) -> None:
             raise
         message = "The schedule of %r is updated at the next tick, because another process is using it: %s"
         logger.info(message, name, errors.words_of(error), extra=about(job=name, reason=error))
+    between()
 
 
 def clear_dead(watchman: Watchman) -> bool:
@@ -106,12 +95,12 @@ def clear_dead(watchman: Watchman) -> bool:
 
 
 def anything_due(queues: Sequence[str] = ()) -> datetime | None:
-    """The time by the database's clock, if anything is due by then. Takes one query, however much is due."""
-    one, *others = (
-        rows.order_by().values_list(DBNow(), flat=True)
-        for rows in (gates().due(), locks().suspected(), one_offs().in_queues(queues).due())
-    )
-    return next(iter(one.union(*others, all=True)[:1]), None)
+    """The time by the database's clock, if anything is due here by then. Takes one query, however much is due."""
+    slots, waiting = gates().due(), one_offs().in_queues(queues).due()
+    if others := elsewhere():
+        slots, waiting = slots.exclude(name__in=others), waiting.exclude(job_name__in=others)
+    one, *rest = (rows.order_by().values_list(DBNow(), flat=True) for rows in (slots, locks().suspected(), waiting))
+    return next(iter(one.union(*rest, all=True)[:1]), None)
 
 
 def due_jobs(names: AbstractSet[str] | None = None, until: datetime | None = None) -> list[Job]:
@@ -121,8 +110,15 @@ def due_jobs(names: AbstractSet[str] | None = None, until: datetime | None = Non
     # Sorted here: SQLite would go through all rows by the index, to sort the few that are due.
     statuses = due.order_by().survey().values()
     oldest_first = sorted(statuses, key=lambda status: status.next_slot or status.now)
-    known = ((registry.get(status.name), status) for status in oldest_first if registry.is_known(status.name))
+    mine = _known() - elsewhere()
+    known = ((registry.get(status.name), status) for status in oldest_first if status.name in mine)
     return [job for job, status in known if _is_due(job, status, until)]
+
+
+def elsewhere() -> set[str]:
+    """The names of the jobs that are for other servers: this one asks for none of their slots and one-offs."""
+    hostname = this_host()
+    return {job.name for job in registry.all_jobs() if not job.is_for(hostname)}
 
 
 def _is_due(job: Job, status: "JobStatus", until: datetime | None) -> bool:
@@ -218,7 +214,7 @@ class DueOneOffs:
     def _first(self, left_out: AbstractSet[str], until: datetime | None) -> "OneOffJob | None":
         if self.may_be_due:
             # Almost always the first one is of a known job, and thousands of names need not be listed.
-            strangers = {name for name in self._unknown if not registry.is_known(name)}
+            strangers = {name for name in self._unknown if not registry.is_known(name)} | elsewhere()
             rows = one_offs().exclusive().in_queues(self._queues).exclude(job_name__in=left_out | strangers)
             row = rows.exclude(pk__in=self._misnamed).next_due(until)
             if row is None or registry.is_known(row.job_name):
@@ -232,15 +228,15 @@ class DueOneOffs:
 def exclusive(
     queues: Sequence[str], left_out: AbstractSet[str] = frozenset(), names: AbstractSet[str] | None = None
 ) -> "OneOffJobQuerySet":
-    """The one-offs in these queues that run under their job's lock, if this release of the code knows the job: those
-    of all jobs, or of the jobs ``names``."""
+    """The one-offs in these queues that run under their job's lock, if this release of the code knows the job, and the
+    job is for this server: those of all jobs, or of the jobs ``names``."""
     # By the names that are known: the table may have any number of others.
     known = _known() if names is None else {name for name in names if registry.is_known(name)}
-    return one_offs().exclusive().in_queues(queues).filter(job_name__in=known - left_out)
+    return one_offs().exclusive().in_queues(queues).filter(job_name__in=known - left_out - elsewhere())
 
 
 def _known() -> set[str]:
-    return {job.name for job in registry.registered()}
+    return {job.name for job in registry.all_jobs()}
 
 
 def unknown_jobs(queues: Sequence[str], reported: AbstractSet[str]) -> set[str]:
@@ -256,15 +252,3 @@ def unknown_jobs(queues: Sequence[str], reported: AbstractSet[str]) -> set[str]:
 def report_unknown(name: str) -> None:
     """Log that this release of the code does not know a job."""
     logger.warning("This release of the code has no job %r: its one-offs wait.", name, extra=about(job=name))
-
-
-def prune() -> str:
-    """Delete runs and one-offs that are older than the settings allow."""
-    alone(runs().exists)  # raises if the table is locked: a thread that waited for it would run no jobs
-    age = timedelta(days=options().history_days)
-    run_count = sum(rows.prune() for rows in runs().surplus(age, options().history_keep))
-    return f"{run_count} runs, {one_offs().surplus(age).prune()} one-offs"
-
-
-# Once a day on all servers together. It is not registered, so that only workers run it.
-PRUNING = Job(name="django_singlejob.prune", func=prune, min_interval=timedelta(days=1), ping_url="")

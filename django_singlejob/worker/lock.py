@@ -13,9 +13,9 @@ from django_singlejob.locking.acquire import acquire
 from django_singlejob.locking.at_exit import forget
 from django_singlejob.locking.lease import Lease
 from django_singlejob.locking.request import LockRequest, Reason, Refusal
-from django_singlejob.models.holder import this_process
 from django_singlejob.models.locks import locks
 from django_singlejob.process.clock import sleep
+from django_singlejob.process.holder import this_process
 from django_singlejob.process.received_signals import is_shutdown_requested
 
 logger = logging.getLogger("django_singlejob")
@@ -34,13 +34,13 @@ class WorkerLock:
     def __init__(
         self,
         queues: Sequence[str],
-        keeping: Callable[[Lease], AbstractContextManager[object]],
+        renewing: Callable[[Lease], AbstractContextManager[object]],
         pause: Callable[[float], object] = sleep,
     ) -> None:
-        """``keeping``: keeps the lease alive during a block. ``pause``: is called with the seconds to wait."""
+        """``renewing``: renews the lease during a block. ``pause``: is called with the seconds to wait."""
         self.lease: Lease | None = None
         self._queues = queues
-        self._keeping = keeping
+        self._renewing = renewing
         self._pause = pause
         self._life = ExitStack()
 
@@ -70,7 +70,7 @@ class WorkerLock:
             answer = acquire(asked, self._pause)
             if not isinstance(answer, Refusal):
                 self.lease = answer
-                self._life.enter_context(self._keeping(answer))
+                self._life.enter_context(self._renewing(answer))
                 return
             # An undecided try takes seconds, and everything that is due waits meanwhile.
             if answer.reason == Reason.UNDECIDED or is_shutdown_requested():

@@ -13,24 +13,24 @@ from django_singlejob.conf import ZERO, options
 from django_singlejob.database import errors, transactions
 from django_singlejob.database.unusable import is_temporary
 from django_singlejob.exceptions import DatabaseUnreachable
-from django_singlejob.locking.keeper import kept_alive
+from django_singlejob.locking.heartbeat import renewing
+from django_singlejob.locking.position import MissedSlots
 from django_singlejob.process.clock import backoff, local_now
 from django_singlejob.process.logs import about
 from django_singlejob.process.received_signals import is_ctrl_c, is_shutdown_requested
-from django_singlejob.running.misfires import MissedSlots
+from django_singlejob.running.outcomes import Outcome, logged
 from django_singlejob.running.output import Printer
-from django_singlejob.running.reports import FINAL, Report, logged
+from django_singlejob.running.runner import FINAL
 from django_singlejob.running.supervisor import Supervisor, can_supervise
 from django_singlejob.running.watch import DAY
-from django_singlejob.worker.due import PRUNING, follow_code
-from django_singlejob.worker.due_run import DueRun
+from django_singlejob.worker.due import follow_code
+from django_singlejob.worker.due_run import DueRun, Inline
+from django_singlejob.worker.lane import lane
 from django_singlejob.worker.lock import WorkerLock
 from django_singlejob.worker.marks import mark_pass
-from django_singlejob.worker.pool import Inline
 from django_singlejob.worker.processes import Processes
+from django_singlejob.worker.pruning import PRUNING
 from django_singlejob.worker.starts import Starts
-from django_singlejob.worker.task_process import TaskPlan, TaskProcess
-from django_singlejob.worker.tasks import TasksHere
 from django_singlejob.worker.tick import Plan, Tick
 
 logger = logging.getLogger("django_singlejob")
@@ -52,24 +52,24 @@ class Worker:
     """Runs what is due until a signal ends this process or, depending on the plan, until nothing more is due."""
 
     def __init__(self, plan: Plan, reporter: tuple[str, Any] = _SILENT) -> None:
-        """``reporter``: see ``TaskPlan``."""
+        """``reporter``: the dotted path of a function, and its argument. It returns what is called with the outcome of
+        each task, in another process, and returns an exit status.
+        """
         self._plan = plan
         self._supervisor = _supervisor(plan) if plan.in_children and can_supervise() else None
         self._starts: Starts | None = None
         #: Whether the worker has ended because no process for its runs begins to work.
         self.has_given_up = False
         self._pool: Processes | Inline
-        self._tasks: TaskProcess | TasksHere
         if self._supervisor:
-            self._lock = WorkerLock(plan.queues, self._supervisor.keeping, self._supervisor.pause)
+            self._lock = WorkerLock(plan.queues, self._supervisor.renewing, self._supervisor.pause)
             self._starts = Starts(self._supervisor)
             self._pool = Processes(1 if plan.once else plan.processes, self._supervisor, self._starts)
-            self._tasks = TaskProcess(self._supervisor, self._lock, self._starts, _task_plan(plan, reporter))
         else:
-            self._lock = WorkerLock(plan.queues, kept_alive)
+            self._lock = WorkerLock(plan.queues, renewing)
             self._pool = Inline()
-            self._tasks = TasksHere(self._lock, plan.queues, plan.final)
-        self._tick = Tick(plan, self._pool, self._tasks)
+        self._lane = lane(plan, self._lock, self._supervisor, self._starts, reporter)
+        self._tick = Tick(plan, self._pool, self._lane)
         self._pid = os.getpid()
         self._follow_code_at = self._look_at = self._settled_at = local_now()
         self._is_final = self._is_database_away = False
@@ -88,11 +88,11 @@ class Worker:
     @property
     def status_of_tasks(self) -> int:
         """The first exit status other than 0 that tasks in another process call for."""
-        return self._tasks.status
+        return self._lane.status
 
-    def work(self) -> Generator[Report]:
+    def work(self) -> Generator[Outcome]:
         """Look every ``plan.interval``, or a bit sooner or later so that servers spread out. A look that finds nothing
-        due takes one query. Yields the reports of jobs, and of the tasks that run in this process.
+        due takes one query. Yields the outcomes of jobs, and of the tasks that run in this process.
 
         An endless worker survives an outage of the database. With ``once`` or ``drain``, database errors are raised.
         If the project is not ``enabled``, it does nothing, and an endless worker waits for its signal.
@@ -116,9 +116,9 @@ class Worker:
         while self._plan.is_endless and not (is_shutdown_requested() or self._plan.is_outdated()):
             self._pool.wait(self._plan.interval.total_seconds())
 
-    def _work(self) -> Iterator[Report]:
+    def _work(self) -> Iterator[Outcome]:
         pauses = self._pauses()
-        while not (is_shutdown_requested() or self._is_final or self._tasks.is_final or self._is_outdated):
+        while not (is_shutdown_requested() or self._is_final or self._lane.is_final or self._is_outdated):
             try:
                 has_acted = self._act()
                 self._is_database_away = False
@@ -158,8 +158,7 @@ class Worker:
         self._look_at = local_now() + pause  # counted from now: a slow look must leave time for what it has found
 
     def _follow_code(self) -> None:
-        # Each minute has another turn, also if each has a pass of its own.
-        follow_code(int(local_now() / FOLLOW_CODE_EVERY.total_seconds()), self._pool.beat)
+        follow_code(self._pool.beat)
         if not self._plan.is_endless:
             mark_pass(self._plan.queues)  # others see an endless worker by its lock
 
@@ -197,7 +196,7 @@ class Worker:
         transactions.drop(transactions.alias())
         self._look_at = local_now()
 
-    def _settle_all_the_same(self, seconds: float) -> Iterator[Report]:
+    def _settle_all_the_same(self, seconds: float) -> Iterator[Outcome]:
         try:
             yield from self._settle(seconds)
         except Error as error:
@@ -208,39 +207,39 @@ class Worker:
 
     # --- what comes back
 
-    def _settle(self, seconds: float) -> Iterator[Report]:
-        """Wait this long for something to happen, and yield the reports of what has ended."""
+    def _settle(self, seconds: float) -> Iterator[Outcome]:
+        """Wait this long for something to happen, and yield the outcomes of what has ended."""
         end = local_now() + seconds
         while True:
             has_happened = self._pool.wait(end - local_now())
-            reports = self._come_back()
-            yield from _news(reports)
-            if has_happened or reports or local_now() >= end or is_shutdown_requested():
+            outcomes = self._come_back()
+            yield from _news(outcomes)
+            if has_happened or outcomes or local_now() >= end or is_shutdown_requested():
                 return
 
-    def _come_back(self) -> list[Report]:
-        reports = list(self._tasks.come_back())  # first, because it may raise
-        for report in reports:
-            _raise_ctrl_c(report)
-        for run, report in self._pool.come_back():
-            self._tick.settle(cast("DueRun", run), report)
-            _raise_ctrl_c(report)
-            self._is_final = self._is_final or _is_final(self._plan, cast("DueRun", run), report)
-            reports.append(logged(report))
+    def _come_back(self) -> list[Outcome]:
+        outcomes = list(self._lane.come_back())  # first, because it may raise
+        for outcome in outcomes:
+            _raise_ctrl_c(outcome)
+        for run, outcome in self._pool.come_back():
+            self._tick.settle(cast("DueRun", run), outcome)
+            _raise_ctrl_c(outcome)
+            self._is_final = self._is_final or _is_final(self._plan, cast("DueRun", run), outcome)
+            outcomes.append(logged(outcome))
         if self._starts and self._starts.not_begun > 1 and not self._plan.is_endless:
             self.has_given_up = self._is_final = True
-        if reports:
+        if outcomes:
             self._settled_at = local_now()
-        return reports
+        return outcomes
 
     # --- the end
 
-    def _wind_up(self, grace: timedelta) -> Iterator[Report]:
+    def _wind_up(self, grace: timedelta) -> Iterator[Outcome]:
         """Begin nothing new. Runs that are under way may go on for the grace period, then they are interrupted."""
         self._pool.recall()
         if self._supervisor and not is_shutdown_requested():
             self._supervisor.end_within(grace)
-        while not (self._pool.is_idle and self._tasks.is_over):
+        while not (self._pool.is_idle and self._lane.is_over):
             self._pool.wait(DAY)
             try:
                 yield from _news(self._come_back())
@@ -248,26 +247,15 @@ class Worker:
                 message = "Tasks could not be put back: %s"
                 logger.warning(message, errors.words_of(error), extra=about(reason=error))
                 transactions.drop(transactions.alias())
-        if self._tasks.close():
+        if self._lane.close():
             self._lock.release(_PATIENCE_WHEN_AWAY if self._is_database_away else None)
         else:
             self._lock.leave_to_expire()
 
 
-def _task_plan(plan: Plan, reporter: tuple[str, Any]) -> TaskPlan:
-    return TaskPlan(
-        threads=1 if plan.once else plan.threads,
-        queues=list(plan.queues),
-        is_endless=plan.is_endless,
-        final=plan.final,
-        patience=ZERO if plan.once else plan.grace,
-        reporter=reporter,
-    )
-
-
-def silent(_: Any) -> Callable[[Report], int]:
+def silent(_: Any) -> Callable[[Outcome], int]:
     """Says nothing of the tasks."""
-    return lambda report: 0
+    return lambda outcome: 0
 
 
 def _supervisor(plan: Plan) -> Supervisor:
@@ -276,22 +264,23 @@ def _supervisor(plan: Plan) -> Supervisor:
         patience, printer = None, Printer(has_lines=True, has_titles=True)
     else:
         patience, printer = plan.grace, Printer(has_lines=True)
-    return Supervisor(patience, has_one_run=False, has_terminal=False, printer=printer, touch=plan.touch)
+    terms: dict[str, Any] = {"printer": printer, "touch": plan.touch, "last": plan.last}
+    return Supervisor(patience, has_one_run=False, has_terminal=False, **terms)
 
 
-def _raise_ctrl_c(report: Report) -> None:
+def _raise_ctrl_c(outcome: Outcome) -> None:
     """Raise a Ctrl-C that came in this very thread."""
-    if report.error and is_ctrl_c(report.error):
-        raise report.error
+    if outcome.error and is_ctrl_c(outcome.error):
+        raise outcome.error
 
 
-def _is_final(plan: Plan, run: DueRun, report: Report) -> bool:
+def _is_final(plan: Plan, run: DueRun, outcome: Outcome) -> bool:
     """Whether the worker cannot achieve anything more."""
     # An error of one job's slot does not stop the other jobs, and the slot is not retried.
     kinds = DatabaseUnreachable if run.is_slot else FINAL
-    return report.is_hopeless or (plan.once and isinstance(report.error, kinds))
+    return outcome.is_hopeless or (plan.once and isinstance(outcome.error, kinds))
 
 
-def _news(reports: list[Report]) -> Iterator[Report]:
-    """Leave out the report of pruning, which no one requested, unless it failed."""
-    return (report for report in reports if report.name != PRUNING.name or report.error)
+def _news(outcomes: list[Outcome]) -> Iterator[Outcome]:
+    """Leave out the outcome of pruning, which no one requested, unless it failed."""
+    return (outcome for outcome in outcomes if outcome.name != PRUNING.name or outcome.error)

@@ -6,8 +6,8 @@ from datetime import timedelta
 
 from django_singlejob.database import errors, transactions
 from django_singlejob.database.time_limits import limited
-from django_singlejob.models.holder import this_process
 from django_singlejob.models.passes import passes
+from django_singlejob.process.holder import this_process
 from django_singlejob.process.logs import about
 
 logger = logging.getLogger("django_singlejob")

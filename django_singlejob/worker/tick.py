@@ -13,14 +13,14 @@ from django_singlejob.locking.request import Reason
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.locks import locks
 from django_singlejob.process.clock import local_now
-from django_singlejob.running.reports import FINAL, Report
-from django_singlejob.worker.due import PRUNING, DueOneOffs, DueSlots, anything_due, clear_dead
-from django_singlejob.worker.due_run import DueRun, one_off_of, pruning, slot_of
+from django_singlejob.running.outcomes import Outcome
+from django_singlejob.running.runner import FINAL
+from django_singlejob.worker.due import DueOneOffs, DueSlots, anything_due, clear_dead
+from django_singlejob.worker.due_run import DueRun, Inline, one_off_of, pruning, slot_of
+from django_singlejob.worker.lane import Lane
 from django_singlejob.worker.left_out import LeftOut, Why
-from django_singlejob.worker.pool import Inline
 from django_singlejob.worker.processes import Processes
-from django_singlejob.worker.task_process import TaskProcess
-from django_singlejob.worker.tasks import TasksHere
+from django_singlejob.worker.pruning import PRUNING
 
 # Of all servers together, one prunes once a day: see PRUNING.
 TRY_TO_PRUNE_EVERY = timedelta(hours=1)
@@ -44,6 +44,7 @@ class Plan:
         is_outdated: whether its code has changed, so that it has to end.
         touch: shows that it is alive, and returns by when to call it again, a value of ``local_now()``. Nothing calls
             it while jobs and tasks run in the worker itself.
+        last: is called if the worker hangs, and ends itself.
         in_children: whether it has executors run jobs and tasks, if it can. Otherwise it runs everything itself,
             one after the other.
     """
@@ -58,6 +59,7 @@ class Plan:
     max_jobs: int | None = None
     is_outdated: Callable[[], bool] = lambda: False
     touch: Callable[[], float] = lambda: inf
+    last: Callable[[], object] = lambda: None
     in_children: bool = False
 
     @property
@@ -75,10 +77,10 @@ class Plan:
 class Tick:
     """The steps of a worker. Each begins at most one thing, and returns whether it did."""
 
-    def __init__(self, plan: Plan, pool: Processes | Inline, tasks: TaskProcess | TasksHere) -> None:
+    def __init__(self, plan: Plan, pool: Processes | Inline, lane: Lane) -> None:
         self._plan = plan
         self._pool = pool
-        self._tasks = tasks
+        self._lane = lane
         self._slots = DueSlots(is_endless=plan.is_endless)
         self._one_offs = DueOneOffs(plan.queues)
         self._left_out = LeftOut()
@@ -97,18 +99,18 @@ class Tick:
     def left(self) -> float:
         """How many more runs may begin."""
         most = float("inf") if self._plan.max_jobs is None else self._plan.max_jobs
-        return max(0, most - self._begun - self._tasks.begun)
+        return max(0, most - self._begun - self._lane.begun)
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing is under way."""
-        return self._pool.is_idle and self._tasks.is_idle
+        return self._pool.is_idle and self._lane.is_idle
 
     @property
     def is_stale(self) -> bool:
         """Whether a worker that ends when nothing is due has to look once more: what has ended since the last look may
         have enqueued something."""
-        return self._plan.drain and self.is_idle and self._ended_at_look != self._ended + self._tasks.ended
+        return self._plan.drain and self.is_idle and self._ended_at_look != self._ended + self._lane.ended
 
     @property
     def is_watching(self) -> bool:
@@ -123,7 +125,7 @@ class Tick:
     @property
     def _free(self) -> int:
         """How many runs of jobs may begin now."""
-        if self._plan.once and not self._tasks.is_idle:
+        if self._plan.once and not self._lane.is_idle:
             return 0
         return int(max(0, min(self._pool.free, self.left)))
 
@@ -131,7 +133,7 @@ class Tick:
 
     def look(self) -> float:
         """Clear the locks of dead holders, and look for what is due. Returns after how many seconds to look again."""
-        self._ended_at_look = self._ended + self._tasks.ended
+        self._ended_at_look = self._ended + self._lane.ended
         now = anything_due(self._plan.queues)
         if self._plan.once:
             self._pass_began_at = self._pass_began_at or now
@@ -139,7 +141,7 @@ class Tick:
             is_cleared = clear_dead(self._watchman)
             self._leave_out_anew(is_cleared=is_cleared)
             self._slots.look(self._pass_began_at, is_cleared=is_cleared)
-            self._one_offs.may_be_due = self._tasks.may_be_due = True
+            self._one_offs.may_be_due = self._lane.may_be_due = True
         return self._pause()
 
     def _leave_out_anew(self, *, is_cleared: bool) -> None:
@@ -198,9 +200,9 @@ class Tick:
     def run_tasks(self) -> bool:
         """Have the tasks run that are due. ``False``: none is due, as far as is known, or none may begin now."""
         may_begin = not self._plan.once or (self._free and self._pool.is_idle)
-        if not (self._tasks.may_be_due and may_begin):
+        if not (self._lane.may_be_due and may_begin):
             return False
-        return self._tasks.run_due(self._pass_began_at, self.left)
+        return self._lane.run_due(self._pass_began_at, self.left)
 
     def _begin(self, run: DueRun) -> bool:
         self._begun += 1
@@ -210,9 +212,9 @@ class Tick:
 
     # --- what comes back
 
-    def settle(self, run: DueRun, report: Report) -> None:
+    def settle(self, run: DueRun, outcome: Outcome) -> None:
         """Take note that a run has ended."""
-        job, reason = run.job, report.reason
+        job, reason = run.job, outcome.refusal
         may_be_due = self._left_out.end(job)
         self._begun -= job is PRUNING or reason is not None
         # If another process holds the lock, it goes on with what is due under it.
@@ -223,7 +225,7 @@ class Tick:
             may_be_due.add(job.name)
             if run.is_slot:
                 self._slots.give_back(job.name)
-        elif reason is None and not isinstance(report.error, FINAL):
+        elif reason is None and not isinstance(outcome.error, FINAL):
             may_be_due.add(job.name)
             self._slots.ask_again(job.name)
         elif not _concerns_only_this(run, reason):

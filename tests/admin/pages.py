@@ -64,7 +64,7 @@ def clear_page(*names: str) -> str:
 
 def stop_page(*names: str, **more: str) -> str:
     """The page that asks whether to stop what holds these locks now."""
-    wanted = [("run", f"{locks().get(name=name).token.hex}:{name}") for name in names]
+    wanted = [("run", locks().get(name=name).token.hex) for name in names]
     return f"{reverse('admin:django_singlejob_joblock_stop')}?{urlencode([*wanted, *more.items()])}"
 
 

@@ -139,11 +139,8 @@ def test_it_is_hidden_while_the_jobs_cannot_be_imported(admin_client: Client, mo
     """It comes back if it is a job in there."""
     has_run("nightly")
 
-    def fail() -> None:
-        raise ImportError("no module named shop")
-
     with monkeypatch.context() as patch:
-        patch.setattr(registry, "autodiscover", fail)
+        patch.setitem(registry.failures, "shop.jobs", ImportError("no module named shop"))
         assert HIDDEN.format("nightly") in act(admin_client, "jobstatus", "hide", "nightly")
     assert not is_listed(admin_client, "nightly")
     singleton_job("nightly")(lambda: None)

@@ -8,7 +8,7 @@ import pytest
 from django.urls import reverse
 
 from django_singlejob import singleton_job
-from django_singlejob.admin import reading
+from django_singlejob.admin import read_only
 from django_singlejob.models.one_offs import one_offs
 from tests.admin.pages import MODELS, address, all_rows, begin, list_of, names, page_of, shown
 from tests.selection import sampled
@@ -134,7 +134,7 @@ def url_of(name: str) -> str:
     return f"{reverse('admin:autocomplete')}?app_label=test_app&model_name=note&field_name=about_{field}"
 
 
-@pytest.mark.parametrize("name", sampled(addresses(), every=8))
+@pytest.mark.parametrize("name", sampled(addresses(), every=16))
 def test_no_query_string_is_an_error(viewer: Client, name: str) -> None:
     before = all_rows()
     url = url_of(name)
@@ -147,7 +147,7 @@ def test_no_query_string_is_an_error(viewer: Client, name: str) -> None:
     assert all_rows() == before
 
 
-@pytest.mark.parametrize("name", sampled(addresses(), every=8))
+@pytest.mark.parametrize("name", sampled(addresses(), every=16))
 def test_nor_for_a_superuser_nor_is_a_strange_encoding(admin_client: Client, name: str) -> None:
     url = url_of(name)
     joint = "&" if "?" in url else "?"
@@ -177,7 +177,7 @@ def test_no_action_is_an_error(admin_client: Client, model: str) -> None:
         {"version": "\0"},
         {"back": "_00"},
     ]
-    ours = ["cancel", "retry", "run_now", "pause", "resume", "hide", "show", "clear"]
+    ours = ["cancel", "pause", "clear"]
     for action in "", "x", "\0", "delete_selected", *ours:
         sent: list[dict[str, Any]] = [{"_selected_action": ["nightly", key]} for key in [*IDS, "nightly\0", "😀", ""]]
         for given in [*sent, *({"_selected_action": "nightly"} | more for more in odd)]:
@@ -210,12 +210,12 @@ def test_these_are_its_own(viewer: Client, model: str, query: str) -> None:
 @pytest.mark.parametrize("model", MODELS)
 def test_what_is_no_text_finds_nothing(viewer: Client, model: str) -> None:
     assert rows_of(viewer, model, "") == 1
-    for query in "q=%00", "q=nightly%00", "o=%00", "q=" + "a" * (reading.LONGEST_SEARCH + 1), "q=" + "a+" * 100:
+    for query in "q=%00", "q=nightly%00", "o=%00", "q=" + "a" * (read_only.LONGEST_SEARCH + 1), "q=" + "a+" * 100:
         assert rows_of(viewer, model, query) == 0, query
 
 
 def test_a_search_gets_one_complaint(viewer: Client) -> None:
-    limits = f"{reading.MOST_WORDS} words of {reading.LONGEST_SEARCH} characters"
+    limits = f"{read_only.MOST_WORDS} words of {read_only.LONGEST_SEARCH} characters"
     assert limits in shown(viewer, list_of("jobrun", "?q=" + "a+" * 100))
     assert limits not in shown(viewer, list_of("jobrun", "?q=a%00b"))
 

@@ -23,12 +23,12 @@ from django_singlejob.admin import locks as admin_locks
 from django_singlejob.admin.clearing import Sighting, read, sign
 from django_singlejob.database import timeline
 from django_singlejob.locking.clear import clear_at_once
-from django_singlejob.models.holder import this_process
 from django_singlejob.models.jobs import JobStatusQuerySet, gates
 from django_singlejob.models.locks import locks
 from django_singlejob.models.runs import runs
 from django_singlejob.process import clock
 from django_singlejob.process.clock import DBNow, utc_now
+from django_singlejob.process.holder import this_process
 from django_singlejob.signals import lock_taken_over
 from tests.admin.pages import (
     VIEW,
@@ -244,9 +244,24 @@ def test_a_live_one_is_not_offered_without_the_permission_to_force_it(operator: 
 
 
 def test_one_that_nobody_holds_cannot_be_cleared(operator: Client) -> None:
-    for query in "", "?name=", "?name=nightly", "?name=%00", "?name=NIGHTLY&name=nightly":
+    take("nightly").finish()
+    for query in "", "?name=nightly", "?name=NIGHTLY&name=nightly":
         assert "lock" not in Page(shown(operator, f"{reverse(CLEAR)}{query}")).fields
     assert "The lock nightly is already free." in shown(operator, clear_page("nightly"))
+
+
+@pytest.mark.parametrize("name", ["", "\0", "nobody", "backup is free. Call 555-0100. The lock nightly"])
+def test_what_an_address_names_that_no_row_knows_is_not_said_to_be_free(operator: Client, name: str) -> None:
+    take("nightly").finish()
+    response = operator.get(reverse(CLEAR), {"name": name}, follow=True)
+    assert response.redirect_chain == [(list_of("joblock"), 302)]
+    [message] = messages_of(response)
+    assert message.startswith("lock with ID ")
+    assert message.endswith("exist. Perhaps it was deleted?")
+    assert name.replace("\0", r"\x00") in message
+    assert "is already free" not in response.content.decode()
+    both = operator.get(reverse(CLEAR), {"name": [name, "nightly"]})
+    assert Page(both.content.decode()).text.count("is already free.") == 1
 
 
 # --- a stale one
@@ -581,7 +596,7 @@ def test_one_whose_watch_takes_a_minute_can_be_cleared_as_well(operator: Client)
 
 
 @pytest.mark.parametrize("clock", ["database", "server"])
-@pytest.mark.parametrize("step", [5 * SECOND, MINUTE, HOUR, 400 * 24 * HOUR])
+@pytest.mark.parametrize("step", [5 * SECOND, 400 * 24 * HOUR])
 def test_one_clock_that_was_set_ahead_ends_no_watch(operator: Client, clock: str, step: timedelta) -> None:
     """Of two servers, one that is ahead answers the click; or the database failed over to a server that is ahead."""
     fall_silent()
@@ -739,7 +754,7 @@ def test_a_failover_begins_a_new_watch(operator: Client, monkeypatch: pytest.Mon
     monkeypatch.setattr(timeline, "_silent", set())
     fall_silent()
     chosen = pass_by(operator, seen(operator, "nightly"), 2 * INTERVAL)
-    monkeypatch.setattr(timeline, "_SQL", "7")
+    monkeypatch.setattr(timeline, "SQL", "7")
     (answer,), again = click(operator, chosen)
     assert answer == f"{LEFT}the database failed over to another server. Its watch has restarted."
     (answer,), _ = click(operator, pass_by(operator, again, 2 * INTERVAL))
@@ -794,7 +809,7 @@ LONG_AGO, FAR_OFF = datetime(1001, 1, 1, tzinfo=UTC), datetime(9998, 1, 1, tzinf
 MADE_BY_HAND: list[dict[str, Any]] = [
     {"heartbeat_at": LONG_AGO, "expires_at": LONG_AGO, "sent_at": FAR_OFF},
     {"heartbeat_at": FAR_OFF, "expires_at": FAR_OFF, "sent_at": LONG_AGO},
-    {"heartbeat_at": FAR_OFF, "expires_at": LONG_AGO, "sent_at": FAR_OFF, "heartbeat_interval": 9999 * 365 * 24 * HOUR},
+    {"heartbeat_at": FAR_OFF, "expires_at": LONG_AGO, "sent_at": FAR_OFF, "heartbeat_interval": 876_600 * HOUR},
     {"heartbeat_at": LONG_AGO, "expires_at": FAR_OFF, "sent_at": LONG_AGO, "heartbeat_interval": HOUR / 10**9},
 ]
 

@@ -114,6 +114,14 @@ def test_one_that_waits_for_too_long_makes_one_ask(admin_client: Client, mail: A
         assert "is a worker running?" not in shown(admin_client, list_of("oneoffjob"))
 
 
+def test_one_that_waits_because_its_process_crashed_says_so(admin_client: Client, mail: Any) -> None:
+    mail.enqueue(1)
+    one_offs().update(suspect=True, run_after=DBNow() - HOUR)
+    page = shown(admin_client, list_of("oneoffjob"))
+    assert "waits to run alone" in page
+    assert "is a worker running?" not in page
+
+
 def test_nobody_is_told_for_how_long_one_of_a_dead_worker_has_run(admin_client: Client, mail: Any) -> None:
     begin("mail")
     one_offs().update(started_at=DBNow() - 72 * HOUR)
@@ -169,7 +177,7 @@ def test_it_can_be_enqueued(operator: Client) -> None:
     assert (row.status, row.run_after) == ("waiting", row.created_at)
     entry = LogEntry.objects.get()
     assert (entry.object_id, entry.is_addition()) == (str(row.pk), True)
-    assert [report.outcome and report.outcome.value for report in ticked()] == [1]
+    assert [report.value for report in ticked()] == [1]
     assert (row.requested_by, last_run("mail").trigger, last_run("mail").requested_by) == (
         "operator",
         "manual",
@@ -549,7 +557,7 @@ def test_long_results_are_cut_and_short_ones_are_not(operator: Client, mail: Any
         {"args": Value(None, JSONField())},
         {"args": "ab"},
         {"kwargs": [1]},
-        {"run_after": datetime.max.replace(tzinfo=UTC)},
+        {"run_after": datetime(9998, 12, 31, 23, 59, tzinfo=UTC)},
     ],
 )
 def test_what_was_written_by_hand_is_shown(operator: Client, mail: Any, written: dict[str, Any]) -> None:
@@ -673,3 +681,29 @@ def test_errors_that_were_written_by_hand_are_shown_or_passed_over(viewer: Clien
         one_offs().update(errors=text)
         assert "<b>" not in shown(viewer, page_of("oneoffjob", row.pk))
     assert "x" * 300 not in shown(viewer, page_of("oneoffjob", row.pk))
+
+
+BIDI = "a\u202eb\u2066c"
+
+
+@pytest.fixture
+def deceiving(mail: Any) -> None:
+    """One-offs with marks that change the direction of writing, wherever a program can put them."""
+    texts = dict.fromkeys(("queue_name", "requested_by", "hostname", "error", "error_class", "traceback"), BIDI)
+    for columns in {"job_name": "mail"}, {"task_path": "shop.mail", "backend": "default"}:
+        for status in "waiting", "failed":
+            row = place(Order(), [BIDI, [BIDI]], {"name": BIDI, BIDI: 1}, status="waiting", **columns)
+            ended = {"finished_at": DBNow()} if status == "failed" else {}
+            one_offs().filter(pk=row.pk).update(**texts, **ended, status=status, result={BIDI: [BIDI]}, origin=BIDI)
+
+
+@pytest.mark.usefixtures("deceiving")
+def test_marks_that_change_the_direction_of_writing_are_shown_as_what_they_are(admin_client: Client) -> None:
+    pages = [page_of("oneoffjob", row.pk) for row in one_offs()]
+    pages += [list_of("oneoffjob"), list_of("jobstatus"), reverse("admin:django_singlejob_overview_changelist")]
+    for page in pages:
+        text = admin_client.get(page).content.decode()
+        assert [line for line in text.splitlines() if {"\u202e", "\u2066"} & set(line)] == [], page
+    text = admin_client.get(pages[0]).content.decode()
+    assert r"[&quot;a\u202eb\u2066c&quot;]" in text
+    assert one_offs().first().args == [BIDI, [BIDI]]  # type: ignore[union-attr]

@@ -26,7 +26,7 @@ from django_singlejob.models.one_offs import one_offs
 from django_singlejob.models.runs import runs
 from django_singlejob.process.clock import DBNow
 from django_singlejob.running.enqueue import Order, place
-from tests.contract.acts import HOUR, MINUTE, expire, gate, scheduled, start_run, take, ticked
+from tests.contract.acts import HOUR, MINUTE, expire, scheduled, start_run, take, ticked
 
 if TYPE_CHECKING:
     from django.test import Client
@@ -37,7 +37,6 @@ pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
 
 URL = "/admin/django_singlejob/overview/"
 NEEDED = ["view_jobstatus", "view_joblock", "view_jobrun"]
-HOSTILE = "<script>alert('it is ours')</script>\"'&"
 
 
 @pytest.fixture
@@ -150,12 +149,6 @@ def test_a_stale_lock_of_no_job_too(viewer: Client) -> None:
     assert f'<a href="{reverse("admin:django_singlejob_joblock_change", args=["deploy_3Aweb"])}">' in page(viewer)
 
 
-def test_an_overdue_job_needs_attention(viewer: Client) -> None:
-    known(schedule="30 2 * * *", time_zone="UTC", next_slot=DBNow() - 2 * HOUR)
-    assert headline(viewer) == ("bad", "Critical: 1 problem needs attention")
-    assert "nightly overdue The job 'nightly' has been due for 2 hours, since " in said(viewer)
-
-
 def test_a_failing_job_is_told_with_its_last_error(viewer: Client) -> None:
     known(consecutive_failures=3)
     ran(2 * HOUR, status="failed", error="ValueError: the first")
@@ -175,12 +168,6 @@ def test_a_failing_job_without_an_error_leads_to_its_runs(viewer: Client, errors
         ran(HOUR, status="failed", error=error)
     of_the_job = reverse("admin:django_singlejob_jobrun_changelist")
     assert f'<a href="{of_the_job}?job_name=nightly">Its runs</a>' in page(viewer)
-
-
-def test_a_job_that_nobody_has_asked_for_is_a_warning(viewer: Client) -> None:
-    scheduled("nightly", schedule="30 2 * * *")
-    assert headline(viewer) == ("warn", "Warning: 1 problem needs attention")
-    assert "never requested" in said(viewer)
 
 
 def test_the_worst_comes_first(viewer: Client) -> None:
@@ -243,16 +230,6 @@ def test_one_offs_that_failed_lately_are_told(one_off_viewer: Client) -> None:
     assert headline(one_off_viewer) == ("bad", "Critical: 1 problem needs attention")
     assert "2 of 2 one-offs of the queue 'default' that finished in the last hour failed." in said(one_off_viewer)
     assert list_of_one_offs(status__exact="failed", queue_name__exact="default") in page(one_off_viewer)
-
-
-def test_a_list_of_one_offs_can_be_that_of_a_queue(one_off_viewer: Client) -> None:
-    wait_for_a_worker(queue_name="a&b")
-    wait_for_a_worker(queue_name="mail")
-    listed = one_off_viewer.get(
-        reverse("admin:django_singlejob_oneoffjob_changelist"),
-        {"status__exact": "waiting", "queue_name__exact": "a&b"},
-    )
-    assert [row.queue_name for row in listed.context["cl"].result_list] == ["a&b"]
 
 
 def test_the_queues_and_the_workers_are_shown(one_off_viewer: Client) -> None:
@@ -334,7 +311,7 @@ def test_it_goes_back_as_far_as_one_chooses(viewer: Client, hours: str, shown: i
     assert f'href="?hours={hours}" aria-current="true"' in page(viewer, hours=hours)
 
 
-@pytest.mark.parametrize("hours", ["", "0", "-1", "7", "6.0", "1e9", "x", HOSTILE, "६", "6\0"])
+@pytest.mark.parametrize("hours", ["", "0", "-1", "7", "6.0", "1e9", "x", "६", "6\0"])
 def test_odd_hours_are_the_usual_ones(viewer: Client, hours: str) -> None:
     assert "The last 6 hours" in said(viewer, hours=hours)
 
@@ -475,11 +452,6 @@ def test_who_lacks_a_permission_sees_nothing_of_it(client: Client, django_user_m
         assert URL not in client.get(url).content.decode()
 
 
-def test_who_has_all_finds_it_on_the_index(viewer: Client) -> None:
-    for url in reverse("admin:index"), reverse("admin:app_list", args=["django_singlejob"]):
-        assert f'href="{URL}"' in viewer.get(url).content.decode()
-
-
 def test_it_is_the_first_entry_of_the_menu(viewer: Client) -> None:
     (app,) = [app for app in admin.site.get_app_list(request_of(viewer)) if app["app_label"] == "django_singlejob"]
     assert [model["object_name"] for model in app["models"]][:2] == ["Overview", "JobStatus"]
@@ -492,24 +464,6 @@ def request_of(client: Client) -> Any:
     return client.get(URL).wsgi_request
 
 
-def test_a_superuser_sees_it(client: Client, django_user_model: Any) -> None:
-    client.force_login(django_user_model.objects.create(username="admin", is_staff=True, is_superuser=True))
-    assert "All is well" in page(client)
-
-
-def test_who_is_not_logged_in_does_not(client: Client) -> None:
-    assert client.get(URL).status_code == 302
-
-
-def test_it_is_only_read(viewer: Client) -> None:
-    known()
-    before = gate()
-    for method in ("post", "put", "patch", "delete"):
-        assert getattr(viewer, method)(URL).status_code == 405
-    assert viewer.head(URL).status_code == 200
-    assert gate().fence == before.fence
-
-
 @pytest.mark.parametrize("path", ["add/", "nightly/change/", "nightly/delete/", "nightly/history/", "nightly/", "x"])
 def test_it_has_no_other_page(client: Client, django_user_model: Any, path: str) -> None:
     known()
@@ -519,33 +473,6 @@ def test_it_has_no_other_page(client: Client, django_user_model: Any, path: str)
 
 
 # --- markup and queries
-
-
-def test_hostile_text_is_only_text(one_off_viewer: Client) -> None:
-    start_run("nightly")
-    known("failing", consecutive_failures=2)
-    ran(job_name="failing", status="failed", error=HOSTILE, hostname=HOSTILE)
-    ran(2 * HOUR, job_name=HOSTILE, status="abandoned", error=HOSTILE, hostname=HOSTILE)
-    ran(2 * HOUR, job_name=HOSTILE, status="running", finished_at=None)
-    locks().update(hostname=HOSTILE, command=HOSTILE)
-    known(HOSTILE, schedule=HOSTILE)
-    take(HOSTILE.replace(" ", ""))
-    shown = page(one_off_viewer)
-    assert "<script>alert" not in shown
-    assert "&lt;script&gt;alert" in shown
-
-
-def test_a_strict_policy_refuses_nothing_of_it(viewer: Client) -> None:
-    known(consecutive_failures=1)
-    start_run("running")
-    ran()
-    ran(status="failed", acquire_duration=timedelta(milliseconds=3))
-    live = page(viewer).partition('<div class="singlejob-page"')[2]
-    assert not re.search(r"\s(style|on\w+)=", live)
-    assert "<style" not in page(viewer)
-    scripts = re.findall(r"<script([^>]*)>(.*?)</script>", page(viewer), re.DOTALL)
-    assert all("src=" in attributes and not body.strip() for attributes, body in scripts)
-    assert re.search(r'<script src="[^"]*django_singlejob/live.js" defer></script>', page(viewer))
 
 
 def test_headings_are_in_order(viewer: Client) -> None:
@@ -623,14 +550,11 @@ def test_a_run_of_a_status_that_only_a_newer_release_knows_is_shown(admin_client
 def test_jobs_that_cannot_be_imported_need_attention_after_a_refresh_too(
     viewer: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail() -> None:
-        raise ModuleNotFoundError("No module named 'stripe'")
-
-    monkeypatch.setattr(registry, "autodiscover", fail)
+    monkeypatch.setitem(registry.failures, "shop.jobs", ModuleNotFoundError("No module named 'stripe'"))
     assert headline(viewer) == ("bad", "Critical: 1 problem needs attention")
     refreshed = viewer.get(URL, headers={"Singlejob-Refresh": "1"}).content.decode()
     for text in said(viewer), unescape(refreshed):
-        assert "The jobs cannot be registered: ModuleNotFoundError: No module named 'stripe'." in text
+        assert "Some jobs cannot be registered: ModuleNotFoundError: No module named 'stripe'." in text
 
 
 def test_a_pass_that_has_ended_is_not_alive(viewer: Client) -> None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+from uuid import uuid4
 
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.urls import reverse
 
 from django_singlejob import singleton_job
-from django_singlejob.models.holder import this_process
 from django_singlejob.models.locks import locks
 from django_singlejob.models.one_offs import one_offs
 from django_singlejob.models.runs import runs
+from django_singlejob.process.holder import this_process
 from tests.admin.pages import VIEW, Page, begin, list_of, messages_of, page_of, shown, stop_page
 from tests.contract.acts import SECOND, expire, lock, start_run, take
 
@@ -94,6 +96,33 @@ def test_after_a_click_the_page_is_seen_that_had_the_link(ada: Client) -> None:
         assert ada.post(reverse(STOP), sent).headers["Location"] == page_of(model)
         locks().update(stopped_by="")
     assert ada.post(reverse(STOP), {"from": "elsewhere", "back": "//evil"}).headers["Location"] == list_of("joblock")
+
+
+def test_the_page_says_whose_token_it_is_and_not_what_its_address_says(ada: Client) -> None:
+    start("nightly")
+    token = lock("nightly").token.hex
+    page = f"{reverse(STOP)}?run={token}:harmless"
+    assert "harmless" not in shown(ada, page)
+    assert confirm(ada, page) == ["nightly is stopped: its holder's next heartbeat asks it to end."]
+
+
+def test_nor_does_it_call_what_is_over_as_its_address_does(ada: Client) -> None:
+    lease = start_run("nightly")
+    lease.finish()
+    unknown = uuid4()
+    for token, name in (lease.token, "nightly"), (unknown, unknown.hex):
+        sent = {"run": f"{token.hex}:harmless"}
+        assert f"{name} cannot be stopped: it is not running." in words_on(ada, f"{reverse(STOP)}?{urlencode(sent)}")
+        messages = messages_of(ada.post(reverse(STOP), sent, follow=True))
+        assert messages == [f"{name} was not stopped: it is not running."]
+    take("nightly")
+    assert "nightly cannot be stopped" in words_on(ada, f"{reverse(STOP)}?run={lease.token.hex}")
+
+
+def test_an_attempt_that_has_not_begun_yet_is_not_said_to_be_over(ada: Client) -> None:
+    task = start_a_task()
+    assert "Nothing was selected." in words_on(ada, f"{reverse(STOP)}?task={task.pk}:{task.version + 1}")
+    assert one_offs().get().stopped_by == ""
 
 
 def test_several_are_stopped_from_the_list_of_locks(ada: Client) -> None:

@@ -134,9 +134,3 @@ def test_what_it_says_is_escaped() -> None:
     bar = share(0.5, "<b>", "warn")
     assert '<span class="singlejob-note">&lt;b&gt;</span>' in bar
     assert 'class="singlejob-warn"' in bar
-
-
-@pytest.mark.parametrize("svg", [sparkline([ran(1)]), plot([ran(1)], MINUTE, MINUTE), share(0.5, "half")])
-def test_no_chart_has_a_style_of_its_own(svg: Any) -> None:
-    assert "style" not in svg
-    assert "on" not in re.findall(r" (on)\w+=", svg)

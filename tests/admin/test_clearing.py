@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-from uuid import UUID
-
 import pytest
 from hypothesis import given, strategies as st
 
-from django_singlejob.admin.clearing import LONGEST_GAP, Sighting
+from django_singlejob.admin.clearing import Sighting
 from tests.locking import test_liveness
-from tests.locking.test_liveness import HOUR, INTERVAL, MINUTE, NOON, RECOVERY, SECOND, ZERO, World, seconds
+from tests.locking.test_liveness import HOUR, INTERVAL, NOON, SECOND, ZERO, World, seconds
 
 
 @pytest.fixture
@@ -31,17 +28,6 @@ def stale(world: World) -> World:
     return world
 
 
-def test_two_looks_show_a_death_if_two_intervals_have_passed_between_them(stale: World) -> None:
-    sighting = Sighting.of(stale.lock)
-    assert sighting.left(stale.lock) == 2 * INTERVAL
-    stale.pass_on(19)
-    assert sighting.left(stale.lock) == SECOND
-    stale.pass_on(1)
-    assert sighting.left(stale.lock) == ZERO
-    stale.pass_on(RECOVERY.total_seconds())
-    assert sighting.left(stale.lock) == ZERO
-
-
 def test_a_look_at_a_live_lease_shows_nothing(world: World) -> None:
     sighting = Sighting.of(world.lock)
     world.pass_on(59)
@@ -50,55 +36,7 @@ def test_a_look_at_a_live_lease_shows_nothing(world: World) -> None:
     assert sighting.left(world.lock) == 2 * INTERVAL  # the margin of the lease, and the watch is over
 
 
-def test_without_heartbeats_one_look_is_enough(stale: World) -> None:
-    stale.row.heartbeat_interval = None
-    stale.pass_on(2)
-    assert Sighting.of(stale.lock).left(stale.lock) == ZERO
-
-
-CHANGES: dict[str, object] = {"token": UUID(int=2), "heartbeats": 7, "timeline": 2, "name": "hourly"}
-
-
-@pytest.mark.parametrize("field", CHANGES)
-def test_a_look_at_another_row_shows_nothing(stale: World, field: str) -> None:
-    sighting = Sighting.of(stale.lock)
-    stale.pass_on(20)
-    setattr(stale.row, field, CHANGES[field])
-    assert sighting.left(stale.lock) is None
-
-
-def test_a_look_of_long_ago_shows_nothing(stale: World) -> None:
-    """Perhaps the database was away for most of that time."""
-    sighting = Sighting.of(stale.lock)
-    stale.pass_on((RECOVERY + LONGEST_GAP).total_seconds())
-    assert sighting.left(stale.lock) == ZERO
-    stale.pass_on(1)
-    assert sighting.left(stale.lock) is None
-
-
 CLOCKS = ["database", "observer"]
-
-
-@pytest.mark.parametrize("step", [10 * SECOND, MINUTE, HOUR, 400 * 24 * HOUR])
-@pytest.mark.parametrize("clock", CLOCKS)
-def test_one_clock_that_is_set_ahead_between_two_looks_makes_no_watch_shorter(
-    stale: World, clock: str, step: timedelta
-) -> None:
-    """Or: two servers look, and the clock of one is ahead. Or: after a failover, the database's clock is."""
-    sighting = Sighting.of(stale.lock)
-    stale.pass_on(1)
-    setattr(stale, clock, step)
-    assert sighting.left(stale.lock) == 2 * INTERVAL - SECOND
-
-
-@pytest.mark.parametrize("step", [2 * SECOND, MINUTE, HOUR, 400 * 24 * HOUR])
-@pytest.mark.parametrize("clock", CLOCKS)
-def test_one_clock_that_is_set_back_makes_it_no_shorter_either(stale: World, clock: str, step: timedelta) -> None:
-    sighting = Sighting.of(stale.lock)
-    stale.pass_on(1)
-    setattr(stale, clock, -step)
-    assert sighting.left(stale.lock) is None, "A clock that was set back begins a new watch."
-    assert (Sighting.of(stale.lock).left(stale.lock) or ZERO) >= 2 * INTERVAL
 
 
 @pytest.mark.parametrize("back", CLOCKS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import multiprocessing
 import os
 import signal
@@ -25,11 +26,11 @@ from django.core.management.base import CommandError
 from django.db import Error, connection, transaction
 from django.utils.translation import activate, get_language
 
-from django_singlejob import CurrentRun, JobStopped, Lease, LeaseLost, SkipRun, current_run, singleton_job
+from django_singlejob import CurrentRun, JobStopped, Lease, LeaseLost, SkipRun, current_run, shell_job, singleton_job
 from django_singlejob.locking.acquire import acquire
 from django_singlejob.locking.request import LockRequest
-from django_singlejob.models.holder import this_process
 from django_singlejob.process.clock import local_now
+from django_singlejob.process.holder import this_process
 from tests.app.models import Counter
 from tests.waiting import work_for
 
@@ -231,14 +232,6 @@ async def async_nap() -> None:
         say("cleaned up")
 
 
-@singleton_job(lease=PATIENT_LEASE, max_runtime=timedelta(seconds=0.5))
-def too_long() -> None:
-    try:
-        rest()
-    finally:
-        say("cleaned up")
-
-
 def sleeps() -> None:
     say("started")
     rest()
@@ -257,19 +250,6 @@ def stops_then_writes() -> None:
     with this_run().lease.atomic():
         write("by a zombie")
     say("committed")
-
-
-@singleton_job(lease=SHORT_LEASE)
-def counts_and_stops_once() -> None:
-    """Adds to a number that only its lock protects, and says so each time."""
-    stop_next = True
-    while not is_told():
-        with this_run().lease.atomic():
-            add_one("sum")
-        say("counted")
-        if stop_next:
-            stop()
-            stop_next = False
 
 
 @singleton_job(lease=SHORT_LEASE)
@@ -406,11 +386,6 @@ def _say_where() -> int:
     return 0
 
 
-def _loop() -> None:
-    while True:
-        pass
-
-
 # These say so from inside: a signal that comes before would end them.
 
 
@@ -431,11 +406,6 @@ def _end_by_the_signal() -> None:
     rest()
 
 
-def _return_and_leave_a_thread() -> None:
-    wait_until_told()
-    threading.Thread(target=rest).start()
-
-
 def _leave_the_group() -> None:
     os.setpgid(0, os.getpgid(os.getppid()))
     _swallow()
@@ -452,13 +422,11 @@ def _wait_for_a_row() -> None:
 
 _STUBBORN = {
     "sleeps": rest,
-    "loops in Python": _loop,
     "holds the GIL in C": _hold_the_gil,
     "swallows every exception": _swallow,
     "leaves its group": _leave_the_group,
     "ends by the signal": _end_by_the_signal,
     "returns": wait_until_told,
-    "returns and leaves a thread": _return_and_leave_a_thread,
     "waits in the driver": _wait_in_the_driver,
     "waits for a row": _wait_for_a_row,
 }
@@ -472,6 +440,38 @@ def handles_a_signal_and_crashes() -> None:
     while not received:
         work_for(0.01)
     os.kill(os.getpid(), signal.SIGSEGV)
+
+
+DAEMON = """
+    echo $$ > "$1.pid" && mv "$1.pid" "$1.begun"
+    while [ ! -e "$GO" ]; do sleep 0.05; done
+    echo "it goes on" && touch "$1.ended"
+"""
+
+
+@singleton_job
+def starts_a_daemon(file: str, *, redirects: bool) -> None:
+    with Path(file).open("wb") as log:
+        output = log if redirects else None
+        subprocess.Popen(["sh", "-c", DAEMON, "daemon", file], start_new_session=True, stdout=output, stderr=output)
+    while not Path(f"{file}.begun").exists():
+        rest(0.01)
+
+
+@singleton_job
+def asks_its_terminal() -> str:
+    return ask_terminal()
+
+
+def ask_terminal() -> str:
+    """What the terminal and the input have to say."""
+    answers = []
+    for name, path in ("terminal", "/dev/tty"), ("input", "/dev/stdin"):
+        try:
+            answers.append(Path(path).read_text() or f"no {name}")
+        except OSError:
+            answers.append(f"no {name}")
+    return ", ".join(answers)
 
 
 @singleton_job(lease=LEASE)
@@ -587,6 +587,15 @@ def says_and_fails() -> None:
 
 
 @singleton_job(lease=LEASE)
+def says_and_runs_a_command() -> None:
+    print("looking for it")
+    this_run().progress("half")  # type: ignore[arg-type]  # which is logged
+    print("still looking", end="")
+    logging.getLogger("tests.app").warning("a record of its own")
+    subprocess.run(["sh", "-c", "exit 3", "--password=s3cret"], check=True)
+
+
+@singleton_job(lease=LEASE)
 def says_and_complains() -> None:
     print("looking for it")
     raise CommandError("There is no such customer.")
@@ -606,6 +615,22 @@ def warns() -> None:
 @singleton_job(lease=LEASE)
 def fills_a_pipe() -> None:
     print(("0" * 99 + "\n") * 1000, end="")
+
+
+@singleton_job(lease=LONG_LEASE)
+def is_silent_until_told() -> None:
+    wait_until_told()
+
+
+@singleton_job(lease=LEASE)
+def counts_aloud(lines: int) -> None:
+    for number in range(lines):
+        print(f"{number:09}")
+
+
+@singleton_job(lease=LEASE)
+def fails_with_a_traceback() -> None:
+    raise ValueError("It failed.")
 
 
 def talks(letter: str) -> None:
@@ -901,3 +926,9 @@ _FOR_ALL_RUNS = TemporaryDirectory()
 @singleton_job(lease=LEASE)
 def uses_a_directory_of_the_process() -> None:
     Path(_FOR_ALL_RUNS.name, "file").write_text("")
+
+
+# What the shell does, the test says.
+SHELL = ["sh", "-c", 'eval "$SINGLEJOB_TEST_SHELL"']
+shells = shell_job("shells", SHELL, lease=LEASE)
+shells_too = shell_job("shells_too", SHELL, lease=LEASE)

@@ -65,8 +65,13 @@ def crashes_once(context: TaskContext[..., Any]) -> int:
 
 
 @task
-def kills_its_process() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
+def crashes(signum: int) -> None:
+    os.kill(os.getpid(), signum)
+
+
+@task
+def asks_its_terminal() -> str:
+    return jobs.ask_terminal()
 
 
 @task

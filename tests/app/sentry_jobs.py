@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import sentry_sdk
 
-from django_singlejob import singleton_job
+from django_singlejob import current_run, singleton_job
 from tests.app.tasks_api import task
 from tests.waiting import work_until_ended
 
@@ -22,6 +22,14 @@ def checked() -> None: ...
 def checked_and_waits() -> None:
     print("started", flush=True)
     work_until_ended()
+
+
+@singleton_job(schedule="@yearly", lease=LEASE)
+def checked_and_waits_at_first() -> None:
+    run = current_run()
+    assert run is not None
+    if run.attempt == 1:
+        checked_and_waits.__wrapped__()
 
 
 @singleton_job(schedule="@yearly", lease=LEASE)

@@ -26,8 +26,8 @@ from tests.benchmarks.servers import DurablePostgreSQL, running
 #: What fills the table, in its order: a few minutes for each database.
 ROWS = ("cost", "waits", "instructions", "race", "latency", "endurance")
 #: What prints a table of its own. All of them take many minutes. Some are for PostgreSQL, some need django.tasks.
-TABLES = ("processes", "admin", "jobs", "enqueue", "throughput", "crowded", "soak", "curves")
-FOR_POSTGRESQL = ("admin", "enqueue", "crowded", "soak")
+TABLES = ("processes", "enqueue", "throughput", "crowded", "soak", "curves")
+FOR_POSTGRESQL = ("enqueue", "crowded", "soak")
 WITH_TASKS = ("enqueue", "throughput", "crowded", "soak")
 PARTS, DEFAULT = ", ".join([*ROWS, *TABLES]), ", ".join(ROWS)
 #: Only as a process that a part starts.

@@ -13,7 +13,7 @@ from django.urls import reverse
 
 from django_singlejob.models import JobRun, JobStatus
 from django_singlejob.models.runs import runs
-from django_singlejob.worker.due import prune
+from django_singlejob.worker.pruning import prune
 from tests.benchmarks.candidates import job
 from tests.benchmarks.curves_point import Cost, Point, compared, cost
 from tests.benchmarks.jobs import Worker, fall_due, many_jobs, overview

@@ -1,34 +1,29 @@
-"""What a tick, `singleton_status --check` and the overview cost with few and with many registered jobs: the CPU of this
-process, and the queries. The CPU of a database server does not count; SQLite has no server, so its own does."""
+"""Few and many registered jobs, and what is done with them: a tick, `singleton_status --check` and the overview."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from io import StringIO
-from statistics import quantiles
 from typing import cast
 from unittest import mock
 
 from django.contrib.auth import get_user_model
 from django.core.management import call_command
-from django.db import connection
 from django.test import Client, override_settings
-from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from django_singlejob import Outcome, Reason, singleton_job
 from django_singlejob.jobs import registry
+from django_singlejob.jobs.discovery import autodiscover
 from django_singlejob.jobs.schedule import next_slot, parse
 from django_singlejob.models import JobStatus
 from django_singlejob.models.jobs import gates
 from django_singlejob.process.clock import DBNow, local_now
-from django_singlejob.running.reports import Report
 from django_singlejob.worker import loop
-from django_singlejob.worker.due_run import DueRun
-from django_singlejob.worker.pool import Inline, PoolTask
+from django_singlejob.worker.due_run import DueRun, Inline, Runnable
 from django_singlejob.worker.tick import Plan
 from tests.benchmarks.throughput import analyze
 
@@ -36,21 +31,13 @@ COUNTS = (10, 100, 1_000, 10_000)
 DUE = 10
 ROUNDS = 9
 SCHEDULES = ("{0} * * * *", "*/10 * * * *", "{0} {1} * * *", "{0} {1} * * mon-fri", "{0} 2-22/4 1,15 * *")
-#: Milliseconds of CPU with the most jobs.
-WANTED = {
-    "tick, none due": 25,
-    f"tick, {DUE} due": 30,
-    "look, none due": 25,
-    "singleton_status --check": 300,
-    "overview": 300,
-}
 
 
 class Refusing(Inline):
     """Every run is refused: what a run itself costs is measured elsewhere."""
 
-    def send(self, task: PoolTask) -> None:
-        self._returns.append((task, Report(task.name, _REFUSED)))
+    def send(self, run: Runnable) -> None:
+        self._returns.append((run, replace(_REFUSED, name=run.name)))
 
     @property
     def free(self) -> int:
@@ -58,33 +45,6 @@ class Refusing(Inline):
 
 
 _REFUSED = Outcome(status="skipped", value=None, reason=Reason.NOT_DUE)
-
-
-def compare() -> None:
-    """Prints the table."""
-    print(f"\n--- with many registered jobs; CPU in ms, quartiles of {ROUNDS} rounds after the first; queries")
-    print(f"{'':28}{'jobs':>7}{'first':>9}{'25 %':>9}{'median':>9}{'75 %':>9}{'wanted':>9}{'queries':>9}")
-    for count in COUNTS:
-        with many_jobs(count), closing(Worker()) as worker:
-            for name, act in acts(worker).items():
-                fall_due(DUE if name == f"tick, {DUE} due" else 0)
-                report(name, count, act)
-
-
-def report(name: str, count: int, act: Callable[[], object]) -> None:
-    first, *times = [cpu(act) for _ in range(ROUNDS + 1)]
-    with CaptureQueriesContext(connection) as queries:
-        act()
-    low, middle, high = quantiles(times, n=4)
-    wanted = f"< {WANTED[name]}" if count == COUNTS[-1] else ""
-    print(f"{name:28}{count:7}{first:9.1f}{low:9.1f}{middle:9.1f}{high:9.1f}{wanted:>9}{len(queries):9}", flush=True)
-
-
-def cpu(act: Callable[[], object]) -> float:
-    """Milliseconds."""
-    start = time.process_time()
-    act()
-    return (time.process_time() - start) * 1000
 
 
 # --- what is measured
@@ -146,7 +106,7 @@ def many_jobs(count: int) -> Iterator[None]:
     """Inside the block, this many jobs are registered, and their rows follow them."""
     get_user_model().objects.get_or_create(username="bench", is_staff=True, is_superuser=True)
     gates().all()._raw_delete("default")
-    registry.autodiscover()
+    autodiscover()
     with mock.patch.dict(registry._jobs, clear=True):
         for number in range(count):
             singleton_job(name(number), schedule=schedule(number))(check)
@@ -157,7 +117,7 @@ def many_jobs(count: int) -> Iterator[None]:
 
 
 def name(number: int) -> str:
-    return f"shop.reports.customer-{number:05}"
+    return f"shop.outcomes.customer-{number:05}"
 
 
 def schedule(number: int) -> str:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import expect
 
-from django_singlejob.models.jobs import gates
 from django_singlejob.models.one_offs import one_offs
-from tests.browser.paths import list_of, log_of, page_of
+from tests.browser.paths import log_of, page_of
 from tests.processes.witness import ends
 
 if TYPE_CHECKING:
@@ -54,45 +53,6 @@ def test_run_now_is_done_by_the_next_worker(page: Page, server: Server, go: Path
     expect(page.get_by_role("main")).to_contain_text("successful")
     page.goto(log_of("jobstatus", "invoices"))
     expect(page.get_by_role("main")).to_contain_text(f"Requested a run now: one-off {one_off.pk}.")
-
-
-def test_a_paused_job_is_not_run_until_it_is_resumed(page: Page, server: Server, go: Path) -> None:
-    go.touch()
-    page.get_by_role("button", name="Pause").click()
-    page.get_by_label("Reason").fill("the printer is broken")
-    page.get_by_role("button", name="Pause").click()
-    has_message(page, "is paused")
-    expect(page.get_by_role("main")).to_contain_text("the printer is broken")
-    page.get_by_role("button", name="Run now").click()
-    has_message(page, "Resume it first")
-    expect(page.get_by_role("button", name="Pause", exact=True)).to_have_count(0)
-    expect(page.get_by_role("button", name="Change the pause")).to_be_visible()
-    refused = server("run_singleton", "-v", "2", "invoices")
-    assert refused.finish() == 0
-    assert "paused" in refused.output
-    assert ends("invoices") == []
-
-    page.get_by_role("button", name="Resume").click()
-    has_message(page, "no longer paused")
-    expect(page.get_by_role("button", name="Resume")).to_have_count(0)
-    assert server("run_singleton", "invoices").finish() == 0
-    assert ends("invoices") == ["successful"]
-    page.goto(log_of("jobstatus", "invoices"))
-    expect(page.get_by_role("main")).to_contain_text("Paused.")
-    expect(page.get_by_role("main")).to_contain_text("Resumed.")
-
-
-def test_several_are_paused_in_the_list(stage: Stage, superuser: User) -> None:
-    page = stage.visit(superuser, list_of("jobstatus"))
-    for name in "newsletter", "thumbnails":
-        page.get_by_role("row", name=name).get_by_role("checkbox").check()
-    page.locator("select[name=action]").select_option(label="Pause")
-    page.locator("button[name=index]").click()
-    page.get_by_role("button", name="Pause").click()
-    expect(page.locator(".messagelist li").filter(has_text="is paused")).to_have_count(2)
-    assert set(gates().filter(paused=True).values_list("name", flat=True)) == {"newsletter", "thumbnails"}
-    page.get_by_role("link", name="paused").click()
-    expect(page.locator("#result_list tbody tr")).to_have_count(2)
 
 
 def test_a_keyboard_is_enough(page: Page) -> None:

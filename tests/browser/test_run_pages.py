@@ -108,14 +108,3 @@ def test_it_waits_for_a_user_who_has_selected_a_text(stage: Stage, superuser: Us
     page.evaluate("getSelection().removeAllRanges()")
     page.clock.fast_forward(REFRESHES_EACH)
     expect(page.get_by_role("table", name="The run")).to_contain_text("successful")
-
-
-def test_without_scripts_it_is_right_when_it_is_loaded(stage: Stage, superuser: User) -> None:
-    start_run("invoices")
-    JobLock.objects.update(progress={"done": 1, "total": 3})
-    page = stage.visit(superuser, page_of("jobrun", JobRun.objects.latest("pk").pk), scripts=False)
-    expect(now(page)).to_contain_text("1 of 3")
-    expect(page.get_by_role("button", name="Pause refreshing")).to_have_count(0)
-    end()
-    page.reload()
-    expect(now(page)).to_have_count(0)

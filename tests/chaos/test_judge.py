@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.chaos.judge import Count, Evidence, Write, percentile, takeover_delays, verdict
-from tests.chaos.report import excerpt, overlaps
+from tests.chaos.judge import Count, Evidence, Write, verdict
 
 if TYPE_CHECKING:
     from tests.chaos.history import Event
@@ -204,38 +203,3 @@ def test_a_slot_that_is_run_twice_is_found() -> None:
 
 def test_rows_that_are_left_are_found() -> None:
     assert promises(left={"locks": 0, "running runs": 2}) == ["nothing is left in the end (I11, I15)"]
-
-
-def test_the_delay_of_a_takeover_counts_from_the_last_deadline_to_the_next_body() -> None:
-    killed = [start(1), trust(1.1, until=2.3), trust(1.2, until=2.4), taken(3.0), start(3.1, 2)]
-    cleared = [start(4, 4), trust(4.1, 4, until=5.3), taken(6, 0, former=4), start(7, 5), trust(7.1, 5, until=8.3)]
-    released = [done(7.2, 5), start(7.3, 6), trust(7.4, 6, until=None), taken(9, 7, former=6), start(9.1, 7)]
-    assert takeover_delays([*killed, *cleared, *released]) == pytest.approx([0.7, 1.7])
-
-
-def fault(at: float, to: float, name: str, number: int = 1, server: int = 0) -> Event:
-    return event("fault", at, to=to, name=name, number=number, server=server)
-
-
-def test_pairs_are_faults_that_overlapped() -> None:
-    apart = [fault(1, 2, "stopped"), fault(2.1, 3, "killed")]
-    together = [fault(1, 3, "stopped", 2), fault(2, 4, "killed", 2), fault(3.5, 5, "away", 2)]
-    assert overlaps([*apart, *together]) == {("killed", "stopped"): 1, ("away", "killed"): 1}
-
-
-def test_an_excerpt_shows_what_happened_to_the_lock_and_what_the_nemesis_did() -> None:
-    near = [fault(9, 9.5, "stopped"), start(9, 1), trust(9.1), trust(9.2), start(10, 2), trust(10.1), trust(10.2)]
-    evidence = Evidence(
-        events=[start(1), *near, start(10.1, 3, lock="pool"), fault(12, 13, "killed")], gates={"beach": 9}
-    )
-    (violation,) = [violation for violation in verdict(evidence) if violation.lock == "beach"]
-    title, *lines = excerpt(evidence, violation)
-    assert title.startswith("BROKEN: two holders that trust themselves never overlap (I1). Lock beach")
-    kinds = [line.split()[3] for line in lines]
-    assert kinds == ["fault", "start", "trust", "start", "trust"]
-    assert "fence 1" in lines[-1]
-    assert "number 2" in lines[-1]
-
-
-def test_percentiles() -> None:
-    assert [percentile([1, 2, 3, 4], percent) for percent in (0, 50, 75, 76, 100)] == [1, 2, 3, 4, 4]

@@ -19,11 +19,11 @@ from django_singlejob.database.timeline import GRANT_BITS, Timeline
 from django_singlejob.jobs.schedule import EPOCH, latest_slot, next_slot
 from django_singlejob.locking.acquire import acquire
 from django_singlejob.locking.request import LockRequest, Refusal
-from django_singlejob.models.holder import this_process
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.locks import locks
 from django_singlejob.models.runs import runs
 from django_singlejob.process.clock import DBNow, local_now, utc_now
+from django_singlejob.process.holder import this_process
 from django_singlejob.running import runner
 from django_singlejob.worker.loop import Worker
 from django_singlejob.worker.tick import Plan
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from django_singlejob import Job
     from django_singlejob.models import JobLock, JobRun, JobStatus
-    from django_singlejob.running.reports import Report
+    from django_singlejob.running.outcomes import Outcome
 
 HOUR = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
@@ -102,7 +102,7 @@ def stop_the_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[timedelta], Non
     sleeping = ["locking.acquire", "locking.clear"]
     for module in [*sleeping, "process.clock", "locking.liveness", "database.timeline", "worker.loop", "worker.tick"]:
         monkeypatch.setattr(f"django_singlejob.{module}.local_now", lambda: now)
-    for module in [*sleeping, "worker.pool"]:
+    for module in [*sleeping, "worker.due_run"]:
         monkeypatch.setattr(f"django_singlejob.{module}.sleep", lambda seconds: let_it_pass(timedelta(seconds=seconds)))
     return let_it_pass
 
@@ -263,14 +263,14 @@ def let_pass(job: Job, slots: int) -> None:
         runs().filter(pk=run.pk).update(slot=run.slot - time)
 
 
-def run_slot(job: Job, **terms: Any) -> runner.Outcome:
+def run_slot(job: Job, **terms: Any) -> Outcome:
     """Run the job as one step of a tick does or, with ``early``, as a cron daemon does."""
     return runner.run(job, trigger="schedule", **terms)
 
 
 def ask_for_slot(job: Job) -> Lease | Refusal:
     """The same, but the run goes on in another process, which sends no heartbeats."""
-    request = runner.RunRequest(job, local_now(), trigger="schedule").of_lock()
+    request = runner.Run(job, trigger="schedule").of_lock()
     return acquire(request._replace(lease=MINUTE, heartbeat_interval=None))
 
 
@@ -288,12 +288,12 @@ def slots_run(job_name: str = "nightly") -> list[tuple[datetime | None, int, str
     return list(runs().filter(job_name=job_name).order_by("pk").values_list("slot", "attempt", "status"))
 
 
-def tick(queues: Sequence[str] = (), interval: timedelta = Plan.interval) -> Generator[Report]:
+def tick(queues: Sequence[str] = (), interval: timedelta = Plan.interval) -> Generator[Outcome]:
     """One pass over what is due, as `singleton_worker --once` makes it."""
     return Worker(Plan(once=True, queues=queues, interval=interval)).work()
 
 
-def ticked() -> list[Report]:
+def ticked() -> list[Outcome]:
     return list(tick())
 
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from django_singlejob.jobs import registry
-from django_singlejob.locking import at_exit
 from tests.contract.acts import closing, committing
 from tests.waiting import PATIENCE
 
@@ -28,9 +27,8 @@ def both_ways(single_statement: bool) -> None:
 
 @pytest.fixture(autouse=True)
 def fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every test may use any names for jobs, and locks that a test still holds are not released when pytest exits."""
+    """Every test may use any names for jobs."""
     monkeypatch.setattr(registry, "_jobs", {})
-    monkeypatch.setattr(at_exit, "_granted", {})
 
 
 @pytest.fixture

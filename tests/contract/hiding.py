@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from django_singlejob import LockHeld, job_lock
-from django_singlejob.locking.pausing import at_the_gate
+from django_singlejob.control.pausing import at_the_gate
 from django_singlejob.models.jobs import gates
 from django_singlejob.process.clock import local_now, sleep
 

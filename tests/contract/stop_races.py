@@ -10,10 +10,10 @@ from collections import Counter
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from django_singlejob.locking.stopping import Obstacle, stop_one_off, stop_run
-from django_singlejob.models.holder import this_process
+from django_singlejob.control.stopping import Obstacle, stop_one_off, stop_run
 from django_singlejob.models.one_offs import one_offs
 from django_singlejob.process.clock import DBNow, local_now
+from django_singlejob.process.holder import this_process
 from tests.contract.acts import lock, take
 from tests.contract.crowd import Member, crowd
 from tests.waiting import PATIENCE, work_for

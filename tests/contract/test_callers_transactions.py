@@ -62,7 +62,7 @@ def test_not_with_autocommit_off(autocommit_off: None) -> None:
 
 
 def test_the_error_says_what_to_do() -> None:
-    with transaction.atomic(), pytest.raises(UnsafeTransaction, match=r"transaction\.on_commit"):
+    with transaction.atomic(), pytest.raises(UnsafeTransaction, match=r"\.enqueue\(\).*on_commit.*non_atomic_requests"):
         ask(job_name="nightly", trigger="call")
     with transaction.atomic(), pytest.raises(UnsafeTransaction, match="Take the lock first"):
         ask()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from asyncio import CancelledError
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from django_singlejob import current_run, job_lock, singleton_job, status
+from django_singlejob import current_run, job_lock, singleton_job
 from django_singlejob.exceptions import JobInterrupted, JobStopped
 from django_singlejob.locking.clear import clear
 from django_singlejob.locking.request import Reason, Refusal
@@ -20,7 +21,7 @@ from django_singlejob.models.locks import JobLockQuerySet, locks
 from django_singlejob.models.runs import JobRunQuerySet, runs
 from django_singlejob.process.clock import DBNow
 from django_singlejob.running import runner
-from django_singlejob.running.reports import run_due
+from django_singlejob.running.runner import run_due
 from django_singlejob.signals import slot_misfired
 from django_singlejob.worker.due import follow_code
 from tests.contract.acts import (
@@ -35,7 +36,6 @@ from tests.contract.acts import (
     expire,
     fall_behind,
     gate,
-    in_thread,
     is_free,
     last_run,
     let_pass,
@@ -99,13 +99,6 @@ def test_its_lock_knows_it_too() -> None:
     assert (lock().slot, lock().attempt) == (newest_slot(job), 1)
 
 
-def test_the_schedule_goes_on_behind_the_slot() -> None:
-    job = scheduled()
-    fall_behind(job)
-    run_slot(job)
-    assert gate().next_slot == coming_slot(job)
-
-
 @on_either_lock
 def test_a_slot_stays_due_while_the_lock_is_held(name: str) -> None:
     job = scheduled(lock=name)
@@ -122,7 +115,7 @@ def test_a_job_that_is_async_runs_its_slots_too() -> None:
         return current_run()
 
     fall_behind(nightly, 2)
-    assert [report.outcome and report.outcome.value.slot for report in run_due(nightly)] == [
+    assert [report.value.slot for report in run_due(nightly)] == [
         newest_slot(nightly, back=1),
         newest_slot(nightly),
     ]
@@ -261,21 +254,6 @@ def test_of_eight_at_once_one_runs_the_slot(name: str) -> None:
 
 @pytest.mark.slow
 @on_either_lock
-def test_eight_at_once_run_each_of_many_slots_once(name: str) -> None:
-    job = scheduled(lock=name, catch_up="all")
-    fall_behind(job, 24)
-    all_at_once([partial(run_until_none_is_due, job)] * 8)
-    assert slots_run() == [(newest_slot(job, back=back), 1, "successful") for back in reversed(range(24))]
-    assert gate().next_slot == coming_slot(job)
-
-
-def run_until_none_is_due(job: Any) -> None:
-    while run_slot(job).reason != Reason.NOT_DUE:
-        pass
-
-
-@pytest.mark.slow
-@on_either_lock
 def test_of_eight_at_once_one_runs_the_slot_of_the_dead(name: str) -> None:
     job = scheduled(lock=name, max_attempts=10)
     fall_behind(job)
@@ -303,12 +281,6 @@ def test_a_cron_daemon_may_be_early() -> None:
     assert gate().next_slot > slot  # type: ignore[operator]
     assert run_slot(job, early=TOLERANCE).reason == Reason.ALREADY_RAN
     assert run_slot(job).reason == Reason.NOT_DUE
-
-
-def test_but_not_too_early() -> None:
-    job = scheduled(schedule=about_hourly(due_in=2 * MINUTE))
-    ticked()
-    assert run_slot(job, early=TOLERANCE).reason == Reason.NOT_DUE
 
 
 @pytest.mark.parametrize(("due_in", "is_due"), [(35 * MINUTE, False), (25 * MINUTE, True)])
@@ -351,12 +323,6 @@ def test_and_not_with_one_that_is_further_away() -> None:
     outcome = run_slot(job, early=TOLERANCE)
     assert (outcome.reason, outcome.next_slot) == (Reason.NOT_DUE, coming_slot(job))
     assert gate().misfire_count == 0
-
-
-def test_a_tick_begins_with_the_next_one() -> None:
-    job = scheduled(schedule=about_hourly(due_in=HOUR - EARLY))
-    assert ticked() == []
-    assert gate().next_slot == coming_slot(job)
 
 
 def test_so_does_a_job_that_is_known_already() -> None:
@@ -406,14 +372,6 @@ def test_the_slot_of_a_dead_run_is_run_again(name: str) -> None:
     assert slots_run() == [(slot, 1, "abandoned"), (slot, 2, "successful")]
     assert gate().next_slot == coming_slot(job)
     assert run_slot(job).reason == Reason.NOT_DUE
-
-
-@on_either_lock
-def test_the_interval_since_the_last_start_does_not_hold_it_up(name: str) -> None:
-    job = scheduled(lock=name, min_interval=HOUR)
-    fall_behind(job)
-    die_running(job)
-    assert run_slot(job).value.attempt == 2
 
 
 def test_if_all_are_caught_up_it_comes_first() -> None:
@@ -523,7 +481,6 @@ def test_the_slot_of_a_run_that_a_signal_ends_is_run_again(name: str, by: BaseEx
     fall_behind(job)
     slot = interrupt_running(job, by)
     assert (gate().abandoned, gate().consecutive_failures) == (True, 0)
-    assert status().findings == ()
     outcome = run_slot(job)
     assert (outcome.slot, outcome.value.slot, outcome.value.attempt) == (slot, slot, 2)
     assert slots_run() == [(slot, 1, "interrupted"), (slot, 2, "successful")]
@@ -548,8 +505,15 @@ def test_a_slot_that_is_not_run_again_has_failed(name: str, most: int) -> None:
         interrupt_running(job)
     assert run_slot(job).reason == Reason.NOT_DUE
     assert (gate().abandoned, gate().consecutive_failures) == (False, 1)
-    assert [found.kind for found in status().findings] == ["failing"]
     assert not OneOffJob.objects.exists()
+
+
+def test_so_it_has_if_no_signal_has_ended_it() -> None:
+    job = scheduled()
+    fall_behind(job)
+    interrupt_running(job, CancelledError())
+    assert run_slot(job).reason == Reason.NOT_DUE
+    assert gate().consecutive_failures == 1
 
 
 @on_either_lock
@@ -557,11 +521,24 @@ def test_the_second_interruption_in_a_row_is_a_failure(name: str) -> None:
     job = scheduled(lock=name)
     fall_behind(job)
     interrupt_running(job)
-    assert status().findings == ()
+    assert gate().consecutive_failures == 0
     interrupt_running(job)
-    assert [found.kind for found in status().findings] == ["failing"]
+    assert gate().consecutive_failures == 1
     assert run_slot(job).value.attempt == 3
-    assert status().findings == ()
+    assert gate().consecutive_failures == 0
+
+
+@on_either_lock
+@pytest.mark.parametrize("by", [JobInterrupted(signal.SIGTERM), CancelledError()], ids=repr)
+def test_so_it_is_if_no_schedule_has_started_the_run(name: str, by: BaseException) -> None:
+    def end() -> None:
+        raise by
+
+    job = singleton_job("nightly", lock=name, min_interval=timedelta())(end)
+    for failures in 0, 1, 2:
+        with pytest.raises(type(by)):
+            job()
+        assert gate("nightly").consecutive_failures == failures
 
 
 def test_or_is_retried_as_a_one_off() -> None:
@@ -578,12 +555,12 @@ def test_a_later_slot_takes_its_place() -> None:
     interrupt_running(job)
     let_pass(job, 1)
     assert interrupt_running(job) == newest_slot(job)
-    assert [found.kind for found in status().findings] == ["failing"]
+    assert gate().consecutive_failures == 1
     let_pass(job, 1)
     outcome = run_slot(job)
     assert (outcome.slot, outcome.value.attempt) == (newest_slot(job), 1)
     assert run_slot(job).reason == Reason.NOT_DUE
-    assert status().findings == ()
+    assert gate().consecutive_failures == 0
 
 
 @pytest.mark.parametrize("by", [JobStopped("ada"), JobInterrupted(signal.SIGTERM, stopped_by="ada")], ids=repr)
@@ -648,19 +625,6 @@ def test_the_slot_of_a_run_whose_lock_was_cleared_is_run_again(name: str) -> Non
     assert run_slot(job).reason == Reason.NOT_DUE
 
 
-@on_either_lock
-def test_not_if_that_is_not_wanted(name: str) -> None:
-    job = scheduled(lock=name, max_attempts=1)
-    fall_behind(job)
-    die_running(job)
-    assert clear(lock(name))
-    refusal = run_slot(job)
-    assert (refusal.reason, refusal.next_slot) == (Reason.NOT_DUE, coming_slot(job))
-    let_pass(job, 1)
-    assert (run_slot(job).slot, last_run().attempt) == (newest_slot(job), 1)
-    assert run_slot(job).reason == Reason.NOT_DUE
-
-
 def another_job() -> None:
     singleton_job("another", lock="shop")(lambda: None)()
 
@@ -681,17 +645,6 @@ def test_who_takes_the_lock_over_for_something_else_leaves_the_slot_due(other: C
     assert (outcome.slot, outcome.value.attempt) == (slot, 2)
     assert slots_run() == [(slot, 1, "abandoned"), (slot, 2, "successful")]
     assert gate().next_slot == coming_slot(job)
-
-
-@pytest.mark.parametrize("other", [another_job, a_block])
-def test_unless_it_shall_not_be_run_again(other: Callable[[], None]) -> None:
-    job = scheduled(lock="shop", max_attempts=1)
-    fall_behind(job)
-    die_running(job)
-    other()
-    assert run_slot(job).reason == Reason.NOT_DUE
-    let_pass(job, 1)
-    assert (run_slot(job).slot, last_run().attempt) == (newest_slot(job), 1)
 
 
 def test_a_dead_run_without_a_slot_leaves_none_due() -> None:
@@ -755,13 +708,16 @@ def test_nor_does_it_bring_back_one_that_shall_not_be_run_again(trigger: str, na
 
 
 @on_either_lock
-def test_a_dead_call_consumed_no_slot_either(name: str) -> None:
+def test_a_dead_call_consumed_no_slot_and_brings_none_back(name: str) -> None:
     job = scheduled(lock=name)
     fall_behind(job)
     start_run("nightly", name=name)
     expire(name)
     outcome = run_slot(job)
     assert (outcome.slot, outcome.value.attempt) == (newest_slot(job), 1)
+    start_run("nightly", name=name)
+    expire(name)
+    assert run_slot(job).reason == Reason.NOT_DUE
 
 
 def test_a_pause_keeps_the_slot_of_a_dead_run() -> None:
@@ -772,16 +728,6 @@ def test_a_pause_keeps_the_slot_of_a_dead_run() -> None:
     assert run_slot(job).reason == Reason.PAUSED
     gates().update(paused=False)
     assert (run_slot(job).slot, last_run().attempt) == (slot, 2)
-
-
-def test_a_late_end_is_no_death() -> None:
-    """Its lease was too short, but it finished before any takeover."""
-    job = scheduled()
-    fall_behind(job)
-    lease: Any = ask_for_slot(job)
-    expire()
-    assert in_thread(partial(lease.finish, None))
-    assert run_slot(job).reason == Reason.NOT_DUE
 
 
 def test_a_call_in_between_changes_nothing_about_the_dead_runs_slot() -> None:

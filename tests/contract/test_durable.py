@@ -12,8 +12,8 @@ from django_singlejob import Lease, singleton_job
 from django_singlejob.database import transactions
 from django_singlejob.locking.acquire import Acquisition
 from django_singlejob.locking.request import LockRequest
-from django_singlejob.models.holder import this_process
-from django_singlejob.running import insert
+from django_singlejob.process.holder import this_process
+from django_singlejob.running import enqueue
 from django_singlejob.running.enqueue import Order
 from tests.contract.acts import MINUTE, die_running, expire, fall_behind, scheduled, take, ticked
 from tests.databases import APPS
@@ -90,7 +90,7 @@ def test_an_order_that_stands_alone_is_durable() -> None:
 
 @pytest.mark.parametrize("most_rows", [1000, 2])
 def test_many_orders_are_durable(most_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(insert, "MOST_ROWS", most_rows)
+    monkeypatch.setattr(enqueue, "MOST_ROWS", most_rows)
     with writes() as found:
         order().enqueue_many([((), {})] * 4)
     assert found == [("INSERT", "on")] * -(-4 // most_rows)

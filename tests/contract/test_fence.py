@@ -35,7 +35,7 @@ from tests.contract.acts import (
     take,
 )
 from tests.databases import APPS
-from tests.locking.keeping import keep
+from tests.locking.heartbeat_thread import renew_during
 from tests.waiting import PATIENCE, a_moment, eventually, work_for
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ def test_a_transaction_of_three_leases_costs_a_healthy_holder_nothing(elsewhere:
         lease.check()
 
     try:
-        keep(lease, write)
+        renew_during(lease, write)
         lease.renew()
     finally:
         done.set()
@@ -267,7 +267,7 @@ def test_a_holder_that_trusts_itself_after_its_block_is_not_robbed_by_a_watch_fr
         lease.check()
         assert lock().token == lease.token
 
-    keep(lease, write)
+    renew_during(lease, write)
 
 
 @pytest.mark.slow

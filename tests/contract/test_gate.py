@@ -15,7 +15,6 @@ from django_singlejob.models.jobs import database_now, gates
 from django_singlejob.models.runs import runs
 from django_singlejob.process.clock import DBNow
 from tests.contract.acts import (
-    MINUTE,
     ask,
     everything,
     expire,
@@ -28,12 +27,11 @@ from tests.contract.acts import (
     take,
 )
 from tests.databases import APPS
-from tests.waiting import PATIENCE, a_moment
 
 if TYPE_CHECKING:
     from pytest_django import Settings
 
-    from tests.contract.conftest import Ahead, Elsewhere
+    from tests.contract.conftest import Ahead
 
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
 
@@ -209,17 +207,6 @@ def test_a_held_lock_may_be_an_exception() -> None:
             nightly()
 
     nightly()
-
-
-@pytest.mark.slow
-def test_a_job_may_wait_for_its_turn(elsewhere: Elsewhere) -> None:
-    lease = take()
-    job = singleton_job("nightly", wait=MINUTE)(lambda: "ran")
-    call = elsewhere(job)
-    a_moment()
-    assert not call.done()
-    assert lease.release()
-    assert call.result(PATIENCE) == "ran"
 
 
 @pytest.mark.slow

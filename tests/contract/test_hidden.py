@@ -14,12 +14,10 @@ from django_singlejob.models.jobs import gates
 from django_singlejob.models.locks import locks
 from django_singlejob.monitoring.verdict import judge
 from tests.contract.acts import (
-    die_running,
     expire,
     fall_behind,
     gate,
     nth_fence,
-    run_slot,
     scheduled,
     start_run,
     take,
@@ -92,16 +90,6 @@ def test_and_at_a_slot() -> None:
     fall_behind(registry.get("nightly"))
     hide()
     ticked()
-    assert not gate().hidden
-
-
-def test_a_takeover_in_a_pass_shows_it_too() -> None:
-    scheduled()
-    job = registry.get("nightly")
-    fall_behind(job)
-    die_running(job)
-    hide()
-    run_slot(job)
     assert not gate().hidden
 
 

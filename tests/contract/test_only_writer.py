@@ -43,7 +43,7 @@ def raising_at(start: str, error: BaseException) -> Callable[..., Any]:
     return wrapper
 
 
-@pytest.mark.parametrize("error", [ZeroDivisionError(), KeyboardInterrupt(), LeaseLost("reported by the keeper")])
+@pytest.mark.parametrize("error", [ZeroDivisionError(), KeyboardInterrupt(), LeaseLost("reported by the heartbeats")])
 def test_a_heartbeat_that_fails_does_not_replace_what_the_block_raised(error: BaseException) -> None:
     """Interrupts above all: a job that handles an OperationalError would otherwise go on."""
     lease = take()

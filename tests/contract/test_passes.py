@@ -26,7 +26,7 @@ from django_singlejob.monitoring.health import Health, State, survey
 from django_singlejob.process import clock
 from django_singlejob.process.clock import DBNow
 from django_singlejob.process.received_signals import deferred_signals
-from django_singlejob.running.reports import run_due
+from django_singlejob.running.runner import run_due
 from django_singlejob.signals import slot_misfired
 from django_singlejob.worker.due import due_jobs
 from tests.contract.acts import (
@@ -37,7 +37,6 @@ from tests.contract.acts import (
     about_hourly,
     all_at_once,
     ask,
-    ask_for_slot,
     coming_slot,
     die_running,
     everything,
@@ -112,22 +111,11 @@ def test_what_comes_due_while_a_pass_is_under_way_is_left_to_the_next() -> None:
     assert sorted(names()) == ["mail", "sibling"]
 
 
-def test_a_report_tells_what_became_of_it() -> None:
-    job = scheduled()
-    fall_behind(job)
-    (report,) = tick()
-    assert report.name == job.name
-    assert report.error is None
-    assert report.outcome
-    assert (report.outcome.status, report.outcome.slot) == ("successful", newest_slot(job))
-    assert report.outcome.run == last_run()
-
-
 def test_a_job_that_others_are_running_is_skipped_and_stays_due() -> None:
     fall_behind(scheduled(lock="shop"))
     fall_behind(scheduled("another"))
     take("shop")
-    reasons = {report.name: report.outcome and report.outcome.reason for report in tick()}
+    reasons = {report.name: report.reason for report in tick()}
     assert reasons == {"nightly": Reason.HELD, "another": None}
     assert locks().filter(name="shop")._raw_delete("default") == 1
     assert names() == ["nightly"]
@@ -159,8 +147,7 @@ def test_the_slot_of_a_dead_run_is_run_again_though_none_is_due() -> None:
     slot = die_running(job)
     assert not gates().due().exists()
     (report,) = tick()
-    assert report.outcome
-    assert (report.outcome.slot, last_run().attempt) == (slot, 2)
+    assert (report.slot, last_run().attempt) == (slot, 2)
     assert ticked() == []
 
 
@@ -207,20 +194,6 @@ def test_a_holder_that_sends_heartbeats_is_left_alone_though_its_row_has_expired
     may_end.set()
     assert running.result(PATIENCE).status == "successful"
     assert [status for *_, status in slots_run()] == ["successful"]
-
-
-@pytest.mark.parametrize("is_cleared", [False, True], ids=["stale", "cleared"])
-def test_a_dead_run_that_shall_not_be_run_again_is_left(is_cleared: bool) -> None:
-    job = scheduled(max_attempts=1)
-    fall_behind(job)
-    die_running(job)
-    if is_cleared:
-        clear(lock())
-    ticked()
-    assert [attempt for _, attempt, _ in slots_run()] == [1]
-    let_pass(job, 1)
-    ticked()
-    assert slots_run()[1:] == [(newest_slot(job), 1, "successful")]
 
 
 def test_once_its_lock_is_cleared_its_slot_is_due_no_more() -> None:
@@ -326,10 +299,8 @@ def test_nor_does_one_that_wants_an_exception_when_its_lock_is_held(caplog: pyte
     fall_behind(scheduled(schedule=hourly(ago=10 * MINUTE)))
     take("shop")
     first, second = tick()
-    assert first.outcome
-    assert (first.outcome.reason, first.error) == (Reason.HELD, None)
-    assert second.outcome
-    assert second.outcome.status == "successful"
+    assert (first.reason, first.error) == (Reason.HELD, None)
+    assert second.status == "successful"
     assert "failed" not in caplog.text
 
 
@@ -370,7 +341,7 @@ def test_a_slot_whose_run_skips_itself_has_been_run() -> None:
 
     job: Any = singleton_job("choosy", schedule=hourly(ago=30 * MINUTE), catch_up="all")(skip)
     fall_behind(job, 3)
-    assert [report.reason for report in tick()] == [None] * 3
+    assert [outcome.refusal for outcome in tick()] == [None] * 3
     assert [status for *_, status in slots_run("choosy")] == ["skipped"] * 3
     assert gate("choosy").last_slot == newest_slot(job)
     assert not gate("choosy").abandoned
@@ -469,8 +440,7 @@ def test_those_that_are_not_run_at_all_are_told_once(misfires: list[Any], caplog
     fall_behind(job, 4)
     (report,) = tick()
     assert ticked() == []
-    assert report.outcome
-    assert (report.outcome.reason, report.outcome.next_slot) == (Reason.NOT_DUE, coming_slot(job))
+    assert (report.reason, report.next_slot) == (Reason.NOT_DUE, coming_slot(job))
     assert misfires == [("nightly", "dropped", 4, newest_slot(job, back=3), newest_slot(job))]
     assert gate().misfire_count == 4
     assert gate().next_slot == coming_slot(job)
@@ -537,37 +507,6 @@ def be_broken(**_: Any) -> None:
     raise ZeroDivisionError
 
 
-# --- a run that takes longer than the schedule's interval
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("settings", "backs"),
-    [
-        ({"catch_up": "latest"}, [0]),
-        ({"catch_up": "none", "misfire_grace": HOUR}, [0]),
-        ({"catch_up": "none"}, []),
-        ({"catch_up": "all"}, [2, 1, 0]),
-    ],
-    ids=["latest", "none, in time", "none", "all"],
-)
-def test_what_comes_due_during_a_run_stays_due_until_it_has_ended(settings: dict[str, Any], backs: list[int]) -> None:
-    job = scheduled()
-    fall_behind(job)
-    lease: Any = ask_for_slot(job)
-    job = scheduled(schedule=job.schedule, **settings)
-    let_pass(job, 3)
-    for _ in range(2):
-        (report,) = tick()
-        assert report.outcome
-        assert report.outcome.reason == Reason.HELD
-    assert lease.release()
-    ticked()
-    ticked()
-    assert [slot for slot, *_ in slots_run()[1:]] == [newest_slot(job, back=back) for back in backs]
-    assert gate().next_slot == coming_slot(job)
-
-
 # --- all of them, oldest first
 
 
@@ -576,10 +515,8 @@ def test_with_all_the_slots_are_run_oldest_first_in_one_pass() -> None:
     fall_behind(job, 5)
     backs = list(reversed(range(5)))
     reports = ticked()
-    assert [report.outcome and report.outcome.slot for report in reports] == [
-        newest_slot(job, back=back) for back in backs
-    ]
-    assert [report.outcome and report.outcome.value.slot for report in reports] == [slot for slot, *_ in slots_run()]
+    assert [report.slot for report in reports] == [newest_slot(job, back=back) for back in backs]
+    assert [report.value.slot for report in reports] == [slot for slot, *_ in slots_run()]
     assert ticked() == []
 
 

@@ -12,7 +12,7 @@ from django.db.models.signals import post_save
 
 from django_singlejob import current_run, job_lock, singleton_job
 from django_singlejob.database import transactions
-from django_singlejob.locking import recording, single_statement
+from django_singlejob.locking import recording
 from django_singlejob.locking.acquire import Acquisition
 from django_singlejob.locking.clear import clear
 from django_singlejob.locking.endings import Ending
@@ -268,7 +268,7 @@ END = Ending(status="successful", duration=SECOND)
 
 def lose_answer(monkeypatch: pytest.MonkeyPatch, *, carried_out: bool, then: Any) -> None:
     """Lose the answer to the next COMMIT, or to the next statement that commits itself."""
-    usual, usual_answer = transactions.durable, single_statement._answer
+    usual, usual_request = transactions.durable, transactions.transaction_in_one_request
     first = iter([True])
 
     @contextmanager
@@ -282,16 +282,18 @@ def lose_answer(monkeypatch: pytest.MonkeyPatch, *, carried_out: bool, then: Any
             then()
             raise OperationalError("the answer is lost")
 
-    def answer_lost(*args: Any) -> Any:
+    @contextmanager
+    def lossy_request(*args: Any) -> Iterator[None]:
         is_lost = next(first, False)
-        answer = usual_answer(*args) if carried_out or not is_lost else None
+        if carried_out or not is_lost:
+            with usual_request(*args):
+                yield
         if is_lost:
             then()
             raise OperationalError("the answer is lost")
-        return answer
 
     monkeypatch.setattr(transactions, "durable", lossy)
-    monkeypatch.setattr(single_statement, "_answer", answer_lost)
+    monkeypatch.setattr(transactions, "transaction_in_one_request", lossy_request)
 
 
 @pytest.mark.on_database("postgresql")

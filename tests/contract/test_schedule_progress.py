@@ -10,7 +10,6 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from django_singlejob import Reason, singleton_job
-from django_singlejob.jobs import registry
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.runs import runs
 from django_singlejob.signals import slot_misfired
@@ -273,16 +272,6 @@ def test_a_job_without_a_zone_runs_by_the_projects(settings: Settings) -> None:
 # --- removed, unknown, and back again
 
 
-def test_a_job_that_this_release_does_not_know_is_left_alone() -> None:
-    job = scheduled("of-the-next-release")
-    fall_behind(job, 3)
-    start_run("of-the-next-release", name="another-lock")
-    before = everything()
-    registry._jobs.clear()
-    assert ticked() == []
-    assert everything() == before
-
-
 def test_a_schedule_that_was_taken_away_is_forgotten() -> None:
     job = scheduled(catch_up="all")
     fall_behind(job, 3)
@@ -351,23 +340,6 @@ def test_a_job_that_is_paused_before_anybody_knew_it_is_paused() -> None:
 
 
 # --- two changes at once
-
-
-def pause(name: str) -> None:
-    assert gates().filter(name=name).update(paused=True) == 1
-
-
-@pytest.mark.slow
-def test_two_who_change_two_jobs_at_once_lose_nothing(ahead: Ahead) -> None:
-    jobs = [scheduled(name) for name in ("orders", "stock")]
-    for job in jobs:
-        fall_behind(job, 0)
-    first = ahead(partial(pause, "orders"))
-    pause("stock")
-    first.result(PATIENCE)
-    for job in jobs:
-        assert gate(job.name).paused
-        assert is_at(job)
 
 
 def test_nor_do_two_releases_that_edit_two_jobs_at_once() -> None:

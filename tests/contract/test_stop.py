@@ -17,8 +17,8 @@ from django_singlejob.database.transactions import durable
 from django_singlejob.locking.heartbeat import Heartbeats
 from django_singlejob.models import JobRun
 from django_singlejob.models.locks import locks
-from django_singlejob.models.progress import Progress
-from tests.contract.acts import expire, lock, start_run, take
+from django_singlejob.process.progress import Progress
+from tests.contract.acts import expire, lock, take
 from tests.databases import APPS
 
 pytestmark = [
@@ -43,13 +43,6 @@ def test_the_next_heartbeat_finds_the_mark_and_the_lease_goes_on() -> None:
         lease.check()
     lease.renew()
     assert lock().heartbeats == 2
-
-
-def test_the_first_one_to_stop_it_is_named() -> None:
-    take()
-    assert stop(by="ada")
-    assert not stop(by="bob")
-    assert lock().stopped_by == "ada"
 
 
 def test_no_other_holder_is_hit() -> None:
@@ -91,7 +84,7 @@ def test_heartbeats_together_tell_the_news_of_each_and_find_each_mark() -> None:
     leases = {name: take(name, heartbeat_interval=timedelta(microseconds=1)) for name in ("first", "second", "third")}
     heartbeats = Heartbeats()
     for lease in leases.values():
-        heartbeats.keep(lease)
+        heartbeats.add(lease)
     leases["first"].take_progress(Progress(1, 3, "first"))
     leases["second"].take_progress(Progress(2, 3, "second"))
     heartbeats.beat()
@@ -184,14 +177,22 @@ def test_a_job_says_how_far_it_is() -> None:
     job()
 
 
+class Wordless:
+    def __str__(self) -> str:
+        raise AttributeError
+
+    __float__ = __str__
+
+
 def test_what_is_no_progress_is_logged_once_and_ends_no_run(caplog: pytest.LogCaptureFixture) -> None:
     @singleton_job("nightly")
     def job() -> str:
         run = current_run()
         assert run is not None
-        for wrong in None, "half", [1], timedelta(1):
+        for wrong in None, "half", "x" * 99_000, [1], timedelta(1), Wordless():
             run.progress(wrong)  # type: ignore[arg-type]
             run.progress(1, wrong or "x")  # type: ignore[arg-type]
+        run.progress(1, 2, Wordless())  # type: ignore[arg-type]
         return "done"
 
     assert job() == "done"
@@ -205,10 +206,3 @@ def test_what_ends_a_body_can_be_passed_between_processes(stopped_by: str) -> No
     assert (error.signum, error.stopped_by) == (15, stopped_by)
     assert str(error) == ("The job was stopped by ada." if stopped_by else "The job was interrupted by signal 15.")
     assert pickle.loads(pickle.dumps(JobStopped("ada"))).by == "ada"
-
-
-def test_a_run_of_another_process_can_be_stopped() -> None:
-    lease = start_run()
-    assert stop()
-    lease.renew()
-    assert lease.stopped_by == "ada"

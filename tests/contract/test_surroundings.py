@@ -14,9 +14,9 @@ from django.db.models.signals import post_delete, pre_delete
 
 from django_singlejob import SKIPPED, current_run, singleton_job
 from django_singlejob.locking.clear import clear, dead_locks
-from django_singlejob.models.holder import this_process
 from django_singlejob.models.locks import locks
 from django_singlejob.models.runs import runs
+from django_singlejob.process.holder import this_process
 from tests.contract.acts import ask, expire, is_free, last_run, lock, lose, start_run, take
 from tests.databases import APPS
 from tests.ports import quiet_port

@@ -11,9 +11,8 @@ import pytest
 from django.db import connection
 
 from django_singlejob import SKIPPED, LockHeld, job_lock, singleton_job
-from django_singlejob.locking import single_statement
+from django_singlejob.database import transactions
 from django_singlejob.locking.clear import Watchman, clear, dead_locks
-from django_singlejob.locking.endings import Ending
 from django_singlejob.locking.liveness import Watch
 from django_singlejob.locking.request import Reason, Refusal
 from django_singlejob.models.jobs import gates
@@ -53,7 +52,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
 
-SUCCESS = Ending(status="successful", duration=timedelta(seconds=1))
 #: Of holders that send heartbeats. However busy the machine is, none of these comes two intervals late.
 LEASE = 6 * SECOND
 
@@ -172,7 +170,8 @@ def test_a_look_counts_from_before_the_row_is_asked_for(
     monkeypatch: pytest.MonkeyPatch, caller: Callable[[], object]
 ) -> None:
     take()
-    times, read, look, answer = [], JobLockQuerySet.watched, Watch.look, single_statement._answer
+    times, read, look = [], JobLockQuerySet.watched, Watch.look
+    request = transactions.transaction_in_one_request
 
     def reading(*asked: Any) -> Any:
         times.append(local_now())
@@ -184,9 +183,9 @@ def test_a_look_counts_from_before_the_row_is_asked_for(
 
     def asking(*asked: Any) -> Any:
         times.append(local_now())
-        return answer(*asked)
+        return request(*asked)
 
-    monkeypatch.setattr(single_statement, "_answer", asking)
+    monkeypatch.setattr(transactions, "transaction_in_one_request", asking)
     monkeypatch.setattr(JobLockQuerySet, "watched", reading)
     monkeypatch.setattr(Watch, "look", looking)
     caller()

@@ -190,7 +190,7 @@ def test_waiting_for_a_row_in_vain_is_transient(elsewhere: Elsewhere) -> None:
 
     def want() -> None:
         execute(QUICKLY.get(connection.vendor, "SELECT 1"))
-        with durable("default", statement_timeout=timedelta(milliseconds=10)):
+        with durable("default", statement_timeout=timedelta(seconds=1)):
             touch()
 
     def want_at_once() -> None:

@@ -7,8 +7,14 @@ from typing import TYPE_CHECKING
 import pytest
 from django.db import connection, connections, transaction
 
-from django_singlejob.database.transactions import drop, durable, leave_no_transaction, refuse_open_transaction
+from django_singlejob.database.transactions import (
+    drop,
+    durable,
+    leave_no_transaction,
+    refuse_open_transaction,
+)
 from django_singlejob.models.jobs import gates
+from django_singlejob.tasks.pool import drop_dead
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -127,6 +133,18 @@ def test_a_connection_that_was_closed_inside_a_transaction_can_be_dropped() -> N
     close()
     drop("default")
     assert not gates().exists()
+
+
+@breaks_connection
+def test_of_many_connections_only_the_dead_are_dropped() -> None:
+    assert not gates().exists()
+    living = connection.connection
+    drop_dead()
+    assert connection.connection is living
+    if connection.vendor != "sqlite":  # a file is always there
+        break_connection()
+        drop_dead()
+        assert not gates().exists()
 
 
 @pytest.mark.django_db

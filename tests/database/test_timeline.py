@@ -10,7 +10,6 @@ import pytest
 from django.db import ProgrammingError, connection
 
 from django_singlejob.database import timeline
-from django_singlejob.database.timeline import GRANT_BITS
 from django_singlejob.models.jobs import gates
 from tests.contract.acts import BEAT, gate, last_run, nth_fence, start_run, stop_the_clock, take
 from tests.databases import named
@@ -35,7 +34,7 @@ def nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def promote(monkeypatch: pytest.MonkeyPatch, number: int = 7) -> None:
     """From now on, another server is the database."""
-    monkeypatch.setattr(timeline, "_SQL", str(number))
+    monkeypatch.setattr(timeline, "SQL", str(number))
 
 
 def seen(name: str = "nightly") -> JobStatus:
@@ -49,7 +48,7 @@ def test_it_is_the_servers() -> None:
         cursor.execute("SELECT timeline_id FROM pg_control_checkpoint()")
         (number,) = cursor.fetchone()
     assert seen().timeline == number
-    assert take().fence == (number << GRANT_BITS) + 1
+    assert take().fence == (number << timeline.GRANT_BITS) + 1
 
 
 @pytest.mark.on_database("sqlite", "mysql")
@@ -66,15 +65,15 @@ def test_after_a_promotion_fences_go_on_far_above_those_that_it_lost(monkeypatch
     promote(monkeypatch)
     lost[0].release()
     lease = take()
-    assert (lease.fence, gate().fence) == ((7 << GRANT_BITS) + 1,) * 2
+    assert (lease.fence, gate().fence) == ((7 << timeline.GRANT_BITS) + 1,) * 2
     lease.release()
-    assert start_run().fence == last_run().fence == (7 << GRANT_BITS) + 2
+    assert start_run().fence == last_run().fence == (7 << timeline.GRANT_BITS) + 2
 
 
 @on_postgresql
 def test_fences_never_go_back_in_a_dump_that_was_restored_into_a_new_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     stop_the_clock(monkeypatch)
-    restored = (9 << GRANT_BITS) + 41
+    restored = (9 << timeline.GRANT_BITS) + 41
     gates().create(name="nightly", fence=restored, token=uuid4())
     assert take(heartbeat_interval=BEAT).fence == restored + 1
 
@@ -86,7 +85,7 @@ def test_a_server_that_was_promoted_since_the_look_grants_nothing_by_it(monkeypa
     assert not gates().pass_through(before, uuid4())
     assert not gates().grantable(before).start(timedelta(), {})
     assert gates().pass_through(seen(), uuid4())
-    assert gate().fence == (7 << GRANT_BITS) + 1
+    assert gate().fence == (7 << timeline.GRANT_BITS) + 1
 
 
 # --- databases that do not report it
@@ -96,7 +95,7 @@ def test_a_server_that_was_promoted_since_the_look_grants_nothing_by_it(monkeypa
 def test_a_database_that_refuses_is_warned_of_once_and_counts_from_one(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(timeline, "_SQL", "no_such_function()")
+    monkeypatch.setattr(timeline, "SQL", "no_such_function()")
     assert [take(name).fence for name in ("nightly", "hourly")] == [1, 1]
     assert [record.message.partition(" (")[0] for record in caplog.records] == [
         "The database 'default' does not report its timeline, so a failover may repeat fences"
@@ -106,7 +105,7 @@ def test_a_database_that_refuses_is_warned_of_once_and_counts_from_one(
 @on_postgresql
 @pytest.mark.django_db
 def test_it_may_refuse_inside_a_test_case(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timeline, "_SQL", "no_such_function()")
+    monkeypatch.setattr(timeline, "SQL", "no_such_function()")
     assert take().fence == 1
     assert gates().exists()
 
@@ -120,7 +119,7 @@ def test_an_ordinary_role_may_ask_for_it_and_what_it_may_not_call_is_refused(mon
             cursor.execute(f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {role}")
             cursor.execute(f"SET ROLE {role}")
             assert seen().timeline > 0
-            monkeypatch.setattr(timeline, "_SQL", "(SELECT count(*) FROM pg_ls_waldir())")
+            monkeypatch.setattr(timeline, "SQL", "(SELECT count(*) FROM pg_ls_waldir())")
             assert seen().timeline == 0
         finally:
             cursor.execute("RESET ROLE")
@@ -130,7 +129,7 @@ def test_an_ordinary_role_may_ask_for_it_and_what_it_may_not_call_is_refused(mon
 
 @on_postgresql
 def test_another_error_is_nobodys_timeline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timeline, "_SQL", "no_such_column")
+    monkeypatch.setattr(timeline, "SQL", "no_such_column")
     with pytest.raises(ProgrammingError, match="no_such_column"):
         seen()
     assert not timeline._silent

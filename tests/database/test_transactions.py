@@ -27,7 +27,6 @@ from django_singlejob.database.transactions import (
     refuse_open_transaction,
     roll_back,
 )
-from django_singlejob.models import JobStatus
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.locks import locks
 from django_singlejob.process.clock import wait
@@ -44,9 +43,6 @@ if TYPE_CHECKING:
     from tests.fixtures import AddDatabase
 
 SECOND = timedelta(seconds=1)
-OPEN = r"is open on the database 'default'.*\.enqueue\(\).*on_commit.*@transaction\.non_atomic_requests"
-
-
 pytest_plugins = "tests.fixtures"
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=["django_singlejob"])
 breaks_connection = pytest.mark.usefixtures("breakable_connection")
@@ -107,31 +103,10 @@ def test_a_run_validates_no_settings_again_and_asks_no_router_if_there_is_none(m
 # --- what is open when a lock is requested
 
 
-def test_without_a_transaction_all_is_well(django_assert_num_queries: Callable[..., Any]) -> None:
-    with django_assert_num_queries(0):
-        refuse_open_transaction("default")
-
-
-def test_inside_a_transaction_is_refused() -> None:
-    with transaction.atomic(), pytest.raises(UnsafeTransaction, match=OPEN):
-        refuse_open_transaction("default", is_of_job=True)
-
-
 @breaks_connection
 def test_with_autocommit_off_is_refused() -> None:
     transaction.set_autocommit(False)
     with pytest.raises(UnsafeTransaction, match="Autocommit is off on the database 'default'"):
-        refuse_open_transaction("default")
-
-
-@pytest.mark.django_db
-def test_inside_a_test_case_all_is_well_but_not_in_a_transaction_inside_it(
-    django_assert_num_queries: Callable[..., Any],
-) -> None:
-    with django_assert_num_queries(0):
-        refuse_open_transaction("default")
-    assert is_private("default")
-    with transaction.atomic(), pytest.raises(UnsafeTransaction):
         refuse_open_transaction("default")
 
 
@@ -149,18 +124,6 @@ def test_a_database_in_memory_is_private(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 # --- a short transaction
-
-
-def test_it_is_committed_at_its_end() -> None:
-    with durable("default"):
-        gates().create(name="nightly")
-    assert in_thread(gates().count) == 1
-
-
-def test_it_is_rolled_back_by_an_exception() -> None:
-    with pytest.raises(Error), durable("default"):
-        gates().bulk_create([JobStatus(name="nightly")] * 2)
-    assert not gates().exists()
 
 
 def test_it_can_be_rolled_back_without_one() -> None:
@@ -259,20 +222,51 @@ def wait_timeout() -> Any:
     return ask("SELECT @@SESSION.wait_timeout")
 
 
+def lock_timeout() -> Any:
+    """How long a statement waits for a row."""
+    if connection.vendor == "mysql":
+        return ask("SELECT @@SESSION.innodb_lock_wait_timeout")
+    return ask("SHOW lock_timeout")
+
+
 @pytest.mark.on_database("mysql")
 @pytest.mark.parametrize(("timeout", "seconds"), [(7 * SECOND, 7), (SECOND / 10, 1)])
 def test_mysql_bounds_a_fenced_transaction_and_nothing_after_it(timeout: timedelta, seconds: int) -> None:
-    usual = wait_timeout()
+    usual = wait_timeout(), lock_timeout()
     with fenced_for(timeout):
-        assert wait_timeout() == seconds
-    assert wait_timeout() == usual
-    with durable("default"):
-        assert wait_timeout() == usual
+        assert (wait_timeout(), lock_timeout()) == (seconds, usual[1])
+    assert (wait_timeout(), lock_timeout()) == usual
 
 
 @pytest.mark.on_database("mysql")
+def test_mysql_bounds_a_short_transaction_and_nothing_after_it() -> None:
+    usual = wait_timeout(), lock_timeout()
+    with durable("default"):
+        assert (wait_timeout(), lock_timeout()) == (10, 2)
+    assert (wait_timeout(), lock_timeout()) == usual
+
+
+@pytest.mark.on_database("postgresql", "mysql")
+@pytest.mark.parametrize(
+    ("timeout", "limits"),
+    [
+        (timedelta(hours=1), {"postgresql": "2s", "mysql": 2}),
+        (SECOND / 2, {"postgresql": "500ms", "mysql": 1}),
+        (-SECOND, {"postgresql": "1ms", "mysql": 1}),
+    ],
+    ids=["long", "short", "none left"],
+)
+def test_a_statement_waits_for_a_row_no_longer_than_it_may(timeout: timedelta, limits: dict[str, Any]) -> None:
+    with durable("default", lock_timeout=timeout):
+        assert lock_timeout() == limits[connection.vendor]
+
+
+@pytest.mark.on_database("mysql")
+@pytest.mark.parametrize("block", [durable, partial(fenced, idle_timeout=SECOND)], ids=["durable", "fenced"])
 @pytest.mark.parametrize("is_committed", [True, False])
-def test_mysql_is_told_so_inside_the_transaction(monkeypatch: pytest.MonkeyPatch, is_committed: bool) -> None:
+def test_mysql_is_told_so_inside_the_transaction(
+    monkeypatch: pytest.MonkeyPatch, is_committed: bool, block: Callable[[str], AbstractContextManager[None]]
+) -> None:
     """A pooler that shares sessions between transactions then never hands on a session with our limit."""
     usual, seen = wait_timeout(), []
     is_mariadb = connection.mysql_is_mariadb  # type: ignore[attr-defined]
@@ -286,7 +280,7 @@ def test_mysql_is_told_so_inside_the_transaction(monkeypatch: pytest.MonkeyPatch
 
     for end in "_commit", "_rollback":
         monkeypatch.setattr(connection, end, partial(see, getattr(connection, end)))
-    with fenced_for(SECOND):
+    with block("default"):
         gates().create(name="nightly")
         transaction.set_rollback(not is_committed)
     assert seen == [(1, usual)]

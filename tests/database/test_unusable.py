@@ -7,7 +7,6 @@ import subprocess
 import sys
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import partial
 from textwrap import dedent
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +23,9 @@ from django_singlejob.exceptions import Lack
 from django_singlejob.locking.acquire import acquire as usual_acquire
 from django_singlejob.models import JobLock, OneOffJob
 from django_singlejob.running import runner
-from django_singlejob.running.reports import report_of
-from django_singlejob.worker.due import PRUNING
+from django_singlejob.running.runner import Run, outcome_of
 from django_singlejob.worker.loop import Worker
+from django_singlejob.worker.pruning import PRUNING
 from django_singlejob.worker.tick import Plan
 from tests.children import ROOT
 from tests.database.test_errors import an_error
@@ -189,7 +188,7 @@ def test_an_error_before_the_grant_is_not_the_jobs(caplog: pytest.LogCaptureFixt
     def nightly() -> None:
         raise AssertionError
 
-    report = report_of(nightly, partial(runner.run, nightly))
+    report = outcome_of(Run(nightly))
     assert report.is_hopeless
     assert str(report.error).startswith("'nightly' was not run: ")
     assert str(report.error).endswith(". Correct DATABASES['default'].")
@@ -240,7 +239,7 @@ def test_so_does_a_block() -> None:
 @pytest.mark.usefixtures("no_locks")
 def test_no_run_is_no_failure_and_leaves_nothing_for_the_exit(caplog: pytest.LogCaptureFixture) -> None:
     job = singleton_job("nightly")(print)
-    report = report_of(job, job.run)
+    report = outcome_of(Run(job))
     assert report.unusable
     assert report.is_hopeless
     assert not caplog.records
@@ -279,9 +278,7 @@ def test_one_that_is_read_only_may_be_replaced_by_another(monkeypatch: pytest.Mo
     job: Any = singleton_job("nightly")(print)
     job.enqueue()
     reports = [*Worker(Plan(max_jobs=2, interval=timedelta(seconds=0.01))).work()]
-    assert [report.outcome and report.outcome.status for report in reports if report.name == "nightly"][
-        -1
-    ] == "successful"
+    assert [report.status for report in reports if report.name == "nightly"][-1] == "successful"
     assert not any(report.is_hopeless for report in reports)
 
 

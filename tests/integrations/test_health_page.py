@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from django.db import connections
@@ -10,9 +10,9 @@ from django.urls import reverse
 from django.utils import translation
 
 from django_singlejob import singleton_job
-from django_singlejob.models import JobStatus
 from django_singlejob.process.clock import DBNow
 from tests.contract.acts import HOUR
+from tests.monitoring.test_facts import job
 
 if TYPE_CHECKING:
     from django.http import HttpResponse
@@ -38,12 +38,6 @@ def production(settings: Settings) -> None:
     settings.DEBUG = False
     settings.ALLOWED_HOSTS = ["shop.example"]
     settings.SINGLEJOB = {"HEALTH_TOKEN": TOKEN}
-
-
-def job(name: str = "nightly", **columns: Any) -> None:
-    singleton_job(name, schedule="30 2 * * *")(print)
-    facts = {"schedule": "30 2 * * *", "time_zone": "UTC", "next_slot": DBNow() + HOUR, "last_started_at": DBNow()}
-    JobStatus.objects.bulk_create([JobStatus(name=name, **facts | columns)])
 
 
 def asked(client: Client, token: str = "", *, method: str = "get", **headers: str) -> HttpResponse:

@@ -18,7 +18,7 @@ import pytest
 from django_singlejob import singleton_job
 from django_singlejob.models import JobStatus
 from tests.children import ROOT
-from tests.contract.acts import HOUR, fall_behind
+from tests.contract.acts import HOUR, expire, fall_behind
 from tests.databases import APPS
 from tests.integrations.test_prometheus import RULES
 from tests.integrations.test_sentry import environment, items
@@ -182,6 +182,15 @@ def deploys_interrupt_a_job(shop: Shop) -> None:
         child.finish()
 
 
+def a_server_dies(shop: Shop) -> None:
+    be_due("checked_and_waits")
+    child = shop.spawn.command("run_singleton", "checked_and_waits", **shop.env)
+    child.wait_for("started")
+    child.kill_all()
+    expire("checked_and_waits")
+    shop.spawn.command("clear_stale_locks", **shop.env).finish()
+
+
 def the_database_goes_away(shop: Shop) -> None:
     be_due("checked")
     shop.proxy.go_down()
@@ -193,6 +202,7 @@ TROUBLES: dict[str, Callable[[Shop], None]] = {
     "no worker serves a queue": a_queue_has_no_worker,
     "a job fails, or exceeds `max_runtime`": a_job_fails,
     "deploys interrupt a job twice in a row": deploys_interrupt_a_job,
+    "a server dies during a run": a_server_dies,
     "the database is away": the_database_goes_away,
 }
 

@@ -13,12 +13,12 @@ import pytest
 from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from django_singlejob import singleton_job
 from django_singlejob.integrations.prometheus import SingleJobs
 from django_singlejob.models import JobStatus, OneOffJob
 from django_singlejob.process.clock import DBNow
 from tests.children import ROOT
 from tests.contract.acts import HOUR, MINUTE, SECOND, take
+from tests.monitoring.test_facts import job
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,12 +41,6 @@ RULES = ROOT / "docs" / "examples" / "prometheus-alerts.yml"
 PAGE = ROOT / "docs" / "recipes" / "alerts.md"
 
 Labels = frozenset[tuple[str, str]]
-
-
-def job(name: str = "nightly", **columns: Any) -> None:
-    singleton_job(name, schedule="30 2 * * *")(print)
-    facts = {"schedule": "30 2 * * *", "time_zone": "UTC", "next_slot": DBNow() + HOUR, "last_started_at": DBNow()}
-    JobStatus.objects.bulk_create([JobStatus(name=name, **facts | columns)])
 
 
 def enqueued(queue: str, *, count: int = 1) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +13,12 @@ from django.utils.dateparse import parse_datetime
 from django_singlejob import singleton_job
 from django_singlejob.integrations.sentry import monitor_config, monitor_slug
 from django_singlejob.models import JobRun
-from tests.contract.acts import fall_behind
+from tests.children import kill_alone
+from tests.contract.acts import expire, fall_behind
 from tests.databases import APPS
 from tests.ping_server import ping_server
 from tests.processes.workers import one_off
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -93,16 +96,102 @@ def test_a_run_of_a_slot_checks_in_twice_under_one_id(spawn: Spawn, sentry: Ping
     assert events(sentry) == []
 
 
-@pytest.mark.parametrize("arguments", [["singleton_worker", "--once"], ["run_singleton", "checked_and_fails"]])
-def test_a_run_that_fails_checks_in_as_an_error(spawn: Spawn, sentry: PingServer, arguments: list[str]) -> None:
+def test_a_run_that_fails_checks_in_as_an_error(spawn: Spawn, sentry: PingServer) -> None:
     due("checked_and_fails")
-    assert command(spawn, sentry, *arguments).finish() == 1
+    assert command(spawn, sentry, "singleton_worker", "--once").finish() == 1
     begun, ended = check_ins(sentry)
     assert begun["check_in_id"] == ended["check_in_id"]
     assert [each["status"] for each in (begun, ended)] == ["in_progress", "error"]
     [event] = events(sentry)
     assert event["tags"] == tags("checked_and_fails")
     assert parse_datetime(event["tags"]["slot"]) == JobRun.objects.get().slot
+
+
+def said(sentry: PingServer) -> list[tuple[str, str]]:
+    """The token of the run that each check-in names, and what it says."""
+    return [(each["check_in_id"], each["status"]) for each in check_ins(sentry)]
+
+
+def tokens() -> list[str]:
+    return [token.hex for token in JobRun.objects.order_by("pk").values_list("token", flat=True)]
+
+
+def begin(spawn: Spawn, sentry: PingServer, job: str) -> Child:
+    child = command(spawn, sentry, "run_singleton", job)
+    child.wait_for("started")
+    return child
+
+
+def cut_off(spawn: Spawn, sentry: PingServer, job: str = "checked_and_waits") -> None:
+    """A deploy ends the run with SIGTERM."""
+    child = begin(spawn, sentry, job)
+    child.terminate()
+    assert child.finish() == 128 + signal.SIGTERM
+
+
+def die(spawn: Spawn, sentry: PingServer, job: str = "checked_and_waits") -> None:
+    """The server dies during the run, and its lease is over by now."""
+    child = begin(spawn, sentry, job)
+    eventually(lambda: len(check_ins(sentry)) % 2 == 1)
+    kill_alone(child)
+    expire(job)
+
+
+def test_the_server_that_takes_over_checks_in_the_end_of_the_dead_run(spawn: Spawn, sentry: PingServer) -> None:
+    due("checked_and_waits_at_first")
+    die(spawn, sentry, "checked_and_waits_at_first")
+    assert command(spawn, sentry, "run_singleton", "checked_and_waits_at_first").finish() == 0
+    dead, again = tokens()
+    assert said(sentry) == [(dead, "in_progress"), (dead, "error"), (again, "in_progress"), (again, "ok")]
+    assert check_ins(sentry)[1]["monitor_config"] == check_ins(sentry)[0]["monitor_config"]
+
+
+def test_so_does_the_command_that_clears_its_lock(spawn: Spawn, sentry: PingServer) -> None:
+    due("checked_and_waits")
+    die(spawn, sentry)
+    assert command(spawn, sentry, "clear_stale_locks").finish() == 0
+    [dead] = tokens()
+    assert said(sentry) == [(dead, "in_progress"), (dead, "error")]
+    assert command(spawn, sentry, "clear_stale_locks").finish() == 0
+    assert len(said(sentry)) == 2
+
+
+def test_a_run_that_a_deploy_cuts_off_goes_on_with_its_rerun(spawn: Spawn, sentry: PingServer) -> None:
+    due("checked_and_waits_at_first")
+    cut_off(spawn, sentry, "checked_and_waits_at_first")
+    first = tokens()[0]
+    assert said(sentry) == [(first, "in_progress")]
+    assert command(spawn, sentry, "run_singleton", "checked_and_waits_at_first").finish() == 0
+    assert said(sentry) == [(first, "in_progress"), (first, "in_progress"), (first, "ok")]
+
+
+def test_the_second_time_in_a_row_is_an_error_and_so_is_the_third(spawn: Spawn, sentry: PingServer) -> None:
+    due("checked_and_waits")
+    for _ in range(3):
+        cut_off(spawn, sentry)
+    first, _, third = tokens()
+    assert said(sentry) == [
+        *[(first, "in_progress"), (first, "in_progress"), (first, "error")],
+        *[(third, "in_progress"), (third, "error")],
+    ]
+
+
+def test_if_the_rerun_dies_the_end_of_the_first_run_is_checked_in(spawn: Spawn, sentry: PingServer) -> None:
+    due("checked_and_waits")
+    cut_off(spawn, sentry)
+    begin(spawn, sentry, "checked_and_waits").kill_all()
+    expire("checked_and_waits")
+    assert command(spawn, sentry, "clear_stale_locks").finish() == 0
+    assert said(sentry)[-1] == (tokens()[0], "error")
+
+
+def test_a_run_that_a_user_stops_is_an_error(spawn: Spawn, sentry: PingServer) -> None:
+    """Its slot is not run again."""
+    due("checked_and_waits")
+    child = begin(spawn, sentry, "checked_and_waits")
+    assert command(spawn, sentry, "singleton_stop", "checked_and_waits").finish() == 0
+    child.finish()
+    assert [status for _, status in said(sentry)] == ["in_progress", "error"]
 
 
 def test_a_run_by_hand_does_not_check_in(spawn: Spawn, sentry: PingServer) -> None:
@@ -164,11 +253,9 @@ def test_a_run_that_fails_is_one_event(spawn: Spawn, sentry: PingServer, job: st
     assert check_ins(sentry) == []
 
 
-@pytest.mark.parametrize("how", [["run_singleton", "takes_too_long"], ["singleton_worker", "--drain"]])
-def test_a_run_that_takes_too_long_is_one_error(spawn: Spawn, sentry: PingServer, how: list[str]) -> None:
-    if how[0] == "singleton_worker":
-        enqueue("takes_too_long")
-    command(spawn, sentry, *how).finish()
+def test_a_run_that_takes_too_long_is_one_error(spawn: Spawn, sentry: PingServer) -> None:
+    enqueue("takes_too_long")
+    command(spawn, sentry, "singleton_worker", "--drain").finish()
     [event] = events(sentry)
     assert event["level"] == "error"
     assert event["tags"] == tags("takes_too_long")
@@ -196,10 +283,9 @@ def test_a_task_that_fails_is_one_event(spawn: Spawn, sentry: PingServer) -> Non
     assert event["exception"]["values"][0]["type"] == "ValueError"
 
 
-@pytest.mark.parametrize("how", [[], ["--inline"]])
-def test_so_is_a_task_that_is_a_job(spawn: Spawn, sentry: PingServer, how: list[str]) -> None:
+def test_so_is_a_task_that_is_a_job(spawn: Spawn, sentry: PingServer) -> None:
     enqueue("fails_as_both", "fails_as_both")
-    assert command(spawn, sentry, "singleton_worker", "--drain", *how).finish() == 0
+    assert command(spawn, sentry, "singleton_worker", "--drain").finish() == 0
     [event] = events(sentry)
     assert event["exception"]["values"][0]["type"] == "ValueError"
     assert event["tags"] == tags("fails_as_both")

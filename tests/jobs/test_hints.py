@@ -10,9 +10,7 @@ FIELDS = ("minute", "hour", "day of month", "month", "day of week")
 @pytest.mark.parametrize(
     ("field", "value", "told"),
     [
-        ("minute", "50-10", "Write '50-59,0-10'."),
         ("hour", "22-2,12", "Write '22-23,0-2,12'."),
-        ("day of month", "25-5", "Write '25-31,1-5'."),
         ("month", "nov-feb", "Write 'nov-dec,jan-feb'."),
         ("month", "January-March", "Write 'jan-mar'."),
         ("day of week", "5-1", "Write '5-6,0-1'."),
@@ -20,14 +18,9 @@ FIELDS = ("minute", "hour", "day of month", "month", "day of week")
         ("day of month", "1,15w", "The nearest weekday is not supported: run the job on several days, and check the "),
         ("hour", "99", ""),
         ("hour", "5-", ""),
-        ("hour", "-5", ""),
-        ("minute", "5-5-5", ""),
-        ("day of week", "L-3", ""),
         ("day of month", "L-3", ""),
         ("minute", "*/5-10", ""),
         ("hour", "22-2/2", ""),  # two ranges with this step would leave 22 to 23, or 0, at other times
-        ("minute", "55-5/10", ""),
-        ("day of week", "fri-mon/2", ""),
         ("day of week", "Friday-Monday/2", ""),
         ("day of week", "Monday#1", "Write 'mon#1'."),
         ("day of week", "Monday-Friday/2", "Write 'mon-fri/2'."),

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import django
 import pytest
 
-from django_singlejob import DuplicateJob, InvalidSchedule, SingleJobError, UnknownJob, singleton_job
+from django_singlejob import DuplicateJob, InvalidSchedule, SingleJobError, UnknownJob, shell_job, singleton_job
 from django_singlejob.jobs import registry
+from django_singlejob.jobs.discovery import autodiscover, remedy_for
 from tests.app.tasks_api import PACKAGE
 from tests.children import ROOT
 
@@ -75,31 +76,7 @@ def test_two_jobs_of_one_name_are_refused_and_both_places_are_named() -> None:
 
     for function in ("sales", "stock"):
         assert re.search(rf"\.{function} \({re.escape(__file__)}:\d+\)", str(refusal.value))
-    assert registry.get("report") is sales
-
-
-@pytest.mark.parametrize(
-    ("args", "kwargs", "complaint"),
-    [
-        ([1], {}, None),
-        ([], {"number": 1}, None),
-        ([1, "it"], {"copies": 2}, None),
-        ([], {}, "missing a required argument: 'number'"),
-        ([1, 2, 3], {}, "too many positional arguments"),
-        ([1], {"number": 1}, "multiple values for argument 'number'"),
-        ([1], {"colour": 1}, "got an unexpected keyword argument 'colour'"),
-    ],
-)
-@pytest.mark.parametrize("is_async", [True, False])
-def test_arguments_that_its_function_does_not_take_are_told(
-    args: list[Any], kwargs: dict[str, Any], complaint: str | None, is_async: bool
-) -> None:
-    def mail(number: int, language: str = "en", *, copies: int = 1) -> None: ...
-
-    async def async_mail(number: int, language: str = "en", *, copies: int = 1) -> None: ...
-
-    job: Any = singleton_job("mail")(async_mail if is_async else mail)
-    assert job.misfit(args, kwargs) == complaint
+    assert not registry.is_known("report")
 
 
 def test_of_a_function_that_does_not_tell_any_arguments_may_fit() -> None:
@@ -138,7 +115,7 @@ def test_a_place_can_be_without_a_line() -> None:
 
 def test_a_reloaded_module_replaces_its_jobs(app: Path) -> None:
     app.write_text("from django_singlejob import singleton_job\n@singleton_job\ndef restock(): return 'before'\n")
-    registry.autodiscover()
+    assert autodiscover() == []
     app.write_text(app.read_text().replace("before", "after"))
     importlib.reload(sys.modules["some_shop.jobs"])
     assert registry.get("restock").func() == "after"
@@ -155,14 +132,8 @@ def test_an_unknown_job_is_refused_with_what_was_meant() -> None:
         registry.get("something else")
 
 
-def test_the_jobs_of_installed_apps_are_discovered(app: Path) -> None:
-    app.write_text("from django_singlejob import singleton_job\n@singleton_job\ndef restock(): ...\n")
-    registry.autodiscover()
-    assert registry.get("restock").path == "some_shop.jobs.restock"
-
-
 def test_an_app_needs_no_jobs(app: Path) -> None:
-    registry.autodiscover()
+    assert autodiscover() == []
     assert not list(registry.all_jobs())
 
 
@@ -172,11 +143,8 @@ def test_an_app_needs_no_jobs(app: Path) -> None:
 )
 def test_an_error_in_a_jobs_module_is_not_swallowed(app: Path, code: str, error: type[Exception]) -> None:
     app.write_text(code)
-    with pytest.raises(error) as caught:
-        registry.autodiscover()
-    # It may be the tasks.py of somebody else's app, for a package that is not installed.
-    [note] = caught.value.__notes__
-    assert "in jobs.py and tasks.py of each installed app (SINGLEJOB['AUTODISCOVER'])" in note
+    [found] = autodiscover()
+    assert type(found) is error
 
 
 @pytest.mark.slow
@@ -232,7 +200,7 @@ def test_the_package_says_what_is_in_it() -> None:
 def test_jobs_and_tasks_of_each_app_are_imported(app: Path) -> None:
     for module in "jobs", "tasks":
         app.with_name(f"{module}.py").write_text(a_job(f"in_{module}"))
-    registry.autodiscover()
+    assert autodiscover() == []
     assert registry.is_known("in_jobs")
     assert registry.is_known("in_tasks")
 
@@ -243,15 +211,9 @@ def test_a_project_names_the_modules(app: Path, settings: Settings) -> None:
     (app.parent / "nightly" / "reports.py").write_text(a_job("report"))
     app.write_text(a_job("in_jobs"))
     settings.SINGLEJOB = {"AUTODISCOVER": ["nightly.reports"]}
-    registry.autodiscover()
+    assert autodiscover() == []
     assert registry.is_known("report")
     assert not registry.is_known("in_jobs")
-
-
-def test_an_error_in_tasks_is_not_swallowed_either(app: Path) -> None:
-    app.with_name("tasks.py").write_text("import no_such_module")
-    with pytest.raises(ModuleNotFoundError, match="no_such_module"):
-        registry.autodiscover()
 
 
 def test_for_an_unknown_name_it_is_said_where_jobs_are_searched(settings: Settings) -> None:
@@ -279,6 +241,79 @@ def a_job(name: str) -> str:
     return f"from django_singlejob import singleton_job\nsingleton_job({name!r})(print)\n"
 
 
+# --- one broken module
+
+
+def test_the_others_run(app: Path) -> None:
+    app.with_name("tasks.py").write_text(f"{a_job('before')}1 / 0\n{a_job('after')}")
+    app.write_text(a_job("in_jobs"))
+    for _ in range(2):  # a page or a command may ask again
+        [found] = autodiscover()
+        assert isinstance(found, ZeroDivisionError)
+        assert [job.name for job in registry.all_jobs()] == ["in_jobs"]
+    with pytest.raises(
+        UnknownJob, match=r"no job 'before'.* These are not registered, because of an error: some_shop\.tasks\."
+    ):
+        registry.get("before")
+
+
+def test_what_it_imports_stays_and_what_fails_with_it_does_not(app: Path) -> None:
+    app.with_name("whole.py").write_text(a_job("whole"))
+    app.with_name("half.py").write_text(f"{a_job('half')}1 / 0")
+    app.with_name("helper.py").write_text(
+        "from django_singlejob import singleton_job\ndef add(name):\n    singleton_job(name)(print)\n"
+    )
+    app.write_text(f"from some_shop import helper, whole\nhelper.add('helped')\n{a_job('own')}import some_shop.half")
+    [found] = autodiscover()
+    assert isinstance(found, ZeroDivisionError)
+    assert [job.name for job in registry.all_jobs()] == ["whole"]
+
+
+def test_so_it_is_if_another_module_has_tried_it_before(app: Path) -> None:
+    app.write_text(f"{a_job('nightly')}1 / 0")
+    with pytest.raises(ZeroDivisionError):
+        importlib.import_module("some_shop.jobs")
+    assert len(autodiscover()) == 1
+    assert not registry.is_known("nightly")
+
+
+def test_two_shell_jobs_of_one_name_are_refused_whatever_differs() -> None:
+    shell_job("backup", ["true"], schedule="@daily")
+    shell_job("backup", ["true"], schedule="@daily")  # as when its module is reloaded
+    with pytest.raises(DuplicateJob):
+        shell_job("backup", ["true"], schedule="@hourly")
+    assert not registry.is_known("backup")
+
+
+def test_when_it_is_mended_its_jobs_are_back(app: Path) -> None:
+    app.write_text(f"{a_job('nightly')}1 / 0")
+    assert len(autodiscover()) == 1
+    app.write_text(a_job("nightly"))
+    assert autodiscover() == []
+    assert registry.is_known("nightly")
+
+
+def test_a_name_that_is_registered_twice_runs_in_neither_place(app: Path) -> None:
+    app.write_text(a_job("nightly") + a_job("in_jobs"))
+    app.with_name("tasks.py").write_text(a_job("nightly").replace("print", "input") + a_job("in_tasks"))
+    for _ in range(2):
+        [found] = autodiscover()
+        assert isinstance(found, DuplicateJob)
+        assert f"({app}:2)" in str(found)
+        assert f"({app.with_name('tasks.py')}:2)" in str(found)
+        assert [job.name for job in registry.all_jobs()] == ["in_jobs"]
+
+
+def test_a_schedule_that_only_the_projects_zone_makes_invalid_stops_one_job(app: Path, settings: Settings) -> None:
+    settings.TIME_ZONE = "Europe/Rome"
+    job = "from django_singlejob import singleton_job\nsingleton_job('nightly', schedule='*/10 2 * 3 7L')(print)\n"
+    app.write_text(f"{job}{a_job('hourly')}")
+    for _ in range(2):
+        [found] = autodiscover()
+        assert re.match(r"The schedule of the job 'nightly', builtins\.print, cannot work .* is never due", str(found))
+        assert [job.name for job in registry.all_jobs()] == ["hourly"]
+
+
 # --- whose mistake it is
 
 
@@ -293,10 +328,8 @@ def a_job(name: str) -> str:
 )
 def test_the_file_to_fix_is_the_projects_own(app: Path, code: str) -> None:
     app.write_text(code)
-    with pytest.raises(Exception) as caught:  # noqa: PT011
-        registry.autodiscover()
-    assert isinstance(caught.value, Exception)
-    assert registry.remedy_for(caught.value).startswith(f"Fix the error in {app}, line 3.")
+    [found] = autodiscover()
+    assert remedy_for(found).startswith(f"Fix the error in {app}, line 3.")
 
 
 @pytest.mark.parametrize(
@@ -311,19 +344,14 @@ def test_for_a_task_over_a_job_it_is_said_which_backend_takes_it(app: Path, sett
         f"from {PACKAGE} import task\nfrom django_singlejob import singleton_job\n"
         "@task\n@singleton_job\ndef mail(): ...\n"
     )
-    with pytest.raises(Exception, match="must be defined at a module level") as caught:
-        registry.autodiscover()
-    assert isinstance(caught.value, Exception)
-    assert "let TASKS name its backend: {'default': {'BACKEND': 'django_singlejob.backends." in registry.remedy_for(
-        caught.value
-    )
+    [found] = autodiscover()
+    assert "must be defined at a module level" in str(found)
+    assert "let TASKS name its backend: {'default': {'BACKEND': 'django_singlejob.backends." in remedy_for(found)
 
 
 def test_or_nothing_where_no_task_of_django_is_set_up(app: Path, settings: Settings) -> None:
     """A package that has tasks for older releases of Django needs no setting."""
     del settings.TASKS
     app.write_text("class InvalidTask(Exception): ...\n\nraise InvalidTask('No.')")
-    with pytest.raises(Exception, match=r"^No") as caught:
-        registry.autodiscover()
-    assert isinstance(caught.value, Exception)
-    assert registry.remedy_for(caught.value).startswith(f"Fix the error in {app}, line 3.")
+    [found] = autodiscover()
+    assert remedy_for(found).startswith(f"Fix the error in {app}, line 3.")

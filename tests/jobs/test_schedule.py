@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from datetime import UTC, datetime, timedelta, timezone
 from functools import cache
-from itertools import islice, pairwise
+from itertools import islice
 from random import Random
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo, available_timezones
@@ -64,10 +63,6 @@ def shown(expression: str, zone: str, first_day: str, last_day: str | None = Non
     """The same slots, as the clocks show them."""
     slots = slots_of(parse(expression, zone), first_day, last_day)
     return [f"{slot.astimezone(ZoneInfo(zone)):%H:%M %z}" for slot in slots]
-
-
-def distances(slots: list[datetime]) -> Counter[timedelta]:
-    return Counter(later - earlier for earlier, later in pairwise(slots))
 
 
 # --- valid and invalid schedules
@@ -143,32 +138,13 @@ _FIVE_FIELDS = (
     ("text", "message"),
     [
         ("60 * * * *", "'60 * * * *' is not a valid schedule: the minute cannot be '60'."),
-        ("*/0 * * * *", "'*/0 * * * *' is not a valid schedule: the minute cannot be '*/0'."),
-        ("1,,2 * * * *", "'1,,2 * * * *' is not a valid schedule: the minute cannot be '1,,2'."),
-        ("0 24 * * *", "'0 24 * * *' is not a valid schedule: the hour cannot be '24'."),
-        ("0 0 * 13 *", "'0 0 * 13 *' is not a valid schedule: the month cannot be '13'."),
-        (
-            "0 0 * * monday",
-            "'0 0 * * monday' is not a valid schedule: the day of week cannot be 'monday'. Write 'mon'.",
-        ),
         (
             "0 0 * * Fri-mon",
             "'0 0 * * Fri-mon' is not a valid schedule: the day of week cannot be 'Fri-mon'. Write 'Fri-sat,sun-mon'.",
         ),
         (
-            "0 0 * november-2 *",
-            "'0 0 * november-2 *' is not a valid schedule: the month cannot be 'november-2'. Write 'nov-dec,jan-2'.",
-        ),
-        ("0 22-2 * * *", "'0 22-2 * * *' is not a valid schedule: the hour cannot be '22-2'. Write '22-23,0-2'."),
-        ("0 0 ? * 1", "'0 0 ? * 1' is not a valid schedule: the day of month cannot be '?'. Write '*'."),
-        (
             "0 0 15W * *",
             f"'0 0 15W * *' is not a valid schedule: the day of month cannot be '15W'. {_NEAREST}",
-        ),
-        ("0 0 31 2 *", "'0 0 31 2 *' is not a valid schedule: the day of month cannot be '31' in that month."),
-        (
-            "0 0 30,31 feb *",
-            "'0 0 30,31 feb *' is not a valid schedule: the day of month cannot be '30,31' in that month.",
         ),
         (
             "0 0 31 4,6,9,11 *",
@@ -176,25 +152,19 @@ _FIVE_FIELDS = (
         ),
         # No field is wrong, but none of the days 1, 9, 17 and 25 can be the fifth Monday of a month.
         ("0 0 */8 * 1#5", f"'0 0 */8 * 1#5' {_NEVER} UTC."),
-        ("", f"'' {_FIVE_FIELDS} has 0."),
         ("0 0 * *", f"'0 0 * *' {_FIVE_FIELDS} has 4."),
         ("0 0 0 * * *", f"'0 0 0 * * *' {_FIVE_FIELDS} has 6. {_SECONDS}"),
         ("@daily please", f"'@daily please' {_FIVE_FIELDS} has 2."),
-        ("PT1H or so", f"'PT1H or so' {_FIVE_FIELDS} has 3."),
-        ("P0D", f"'P0D' {_FIVE_FIELDS} has 1."),
         ("@reboot", f"'@reboot' {_NICKNAMES}"),
         ("@Daily", f"'@Daily' {_NICKNAMES}"),
-        (timedelta(), "An interval of 0:00:00 is not a valid schedule: it must be longer than zero."),
         (-MICROSECOND, "An interval of -1 day, 23:59:59.999999 is not a valid schedule: it must be longer than zero."),
         (
             LONGEST + MICROSECOND,
             "An interval of 36525 days, 0:00:00.000001 is not a valid schedule: it must be at most 36525 days.",
         ),
-        ("P36526D", "An interval of 36526 days, 0:00:00 is not a valid schedule: it must be at most 36525 days."),
         ("P99999999999D", "'P99999999999D' is not a valid schedule: an interval must be at most 36525 days."),
         (f"PT{'9' * 400}S", f"'PT{'9' * 61}... is not a valid schedule: an interval must be at most 36525 days."),
         (3600, "3600 is not a valid schedule: use a cron expression or a timedelta."),
-        (b"@daily", "b'@daily' is not a valid schedule: use a cron expression or a timedelta."),
         (None, "None is not a valid schedule: use a cron expression or a timedelta."),
     ],
 )
@@ -423,36 +393,6 @@ class TestClockChanges:
             assert next_slot(half_past_two, now) == at("2026-10-26T02:30", ROME)
             assert latest_slot(half_past_two, now) == at("2026-10-25T02:30", ROME)
 
-    def test_half_past_two_comes_once_a_day(self) -> None:
-        slots = shown("30 2 * * *", ROME, "2026-01-01", "2026-12-31")
-        assert Counter(slots) == {"02:30 +0100": 87 + 67, "02:30 +0200": 210, "03:00 +0200": 1}
-        assert len(slots) == 365
-
-    def test_eight_in_the_morning_is_eight_on_the_wall_all_year(self) -> None:
-        slots = slots_of(parse("0 8 * * *", ROME), "2026-01-01", "2026-12-31")
-        assert {f"{slot.astimezone(ZoneInfo(ROME)):%H:%M:%S.%f}" for slot in slots} == {"08:00:00.000000"}
-        assert distances(slots) == {24 * HOUR: 362, 23 * HOUR: 1, 25 * HOUR: 1}
-
-    @pytest.mark.parametrize(
-        "zone", [ROME, "America/St_Johns", "Australia/Lord_Howe", "Pacific/Chatham", "Pacific/Apia"]
-    )
-    def test_every_ten_minutes_is_every_ten_minutes_through_all_changes(self, zone: str) -> None:
-        schedule = parse("*/10 * * * *", zone)
-        for year in 2011, 2021:
-            for change in changes(zone, year):
-                slots = list(slots_between(schedule, change - 30 * HOUR, change + 30 * HOUR))
-                assert distances(slots) == {10 * MINUTE: len(slots) - 1}
-                assert len(slots) == 6 * 60
-
-    @pytest.mark.slow
-    def test_every_hour_is_every_hour_where_clocks_change_by_one(self) -> None:
-        assert distances(slots_of(parse("@hourly", ROME), "2026-01-01", "2026-12-31")) == {HOUR: 365 * 24 - 1}
-
-    @pytest.mark.slow
-    def test_where_they_change_by_half_an_hour_it_is_an_hour_and_a_half_to_the_next_hour_on_the_wall(self) -> None:
-        slots = slots_of(parse("@hourly", "Australia/Lord_Howe"), "2026-01-01", "2026-12-31")
-        assert distances(slots) == {HOUR: 365 * 24 - 4, 90 * MINUTE: 2}
-
     def test_a_wildcard_follows_the_wall_not_in_the_hour_that_is_left_out(self) -> None:
         assert shown("*/30 2 * * *", ROME, "2026-03-29") == []
         assert next_slot(parse("*/30 2 * * *", ROME), at("2026-03-29T01:00", ROME)) == at("2026-03-30T02:00", ROME)
@@ -466,125 +406,6 @@ class TestClockChanges:
             "02:05 +0100",
             "04:05 +0100",
         ]
-
-    @pytest.mark.parametrize(
-        ("instant", "fold", "latest", "following"),
-        [
-            ("01:59:59", 0, "00:40+02:00", "02:20+02:00"),
-            ("02:00:00", 0, "00:40+02:00", "02:20+02:00"),
-            ("02:19:59", 0, "00:40+02:00", "02:20+02:00"),
-            ("02:20:00", 0, "02:20+02:00", "02:40+02:00"),
-            ("02:39:59", 0, "02:20+02:00", "02:40+02:00"),
-            ("02:40:00", 0, "02:40+02:00", "02:20+01:00"),
-            ("02:59:59", 0, "02:40+02:00", "02:20+01:00"),
-            ("02:00:00", 1, "02:40+02:00", "02:20+01:00"),
-            ("02:20:00", 1, "02:20+01:00", "02:40+01:00"),
-            ("02:40:00", 1, "02:40+01:00", "04:20+01:00"),
-            ("03:00:00", 0, "02:40+01:00", "04:20+01:00"),
-        ],
-    )
-    def test_in_the_midst_of_an_hour_that_comes_twice(
-        self, instant: str, fold: int, latest: str, following: str
-    ) -> None:
-        schedule, now = parse("20,40 */2 * * *", ROME), at(f"2026-10-25T{instant}", ROME, fold)
-        assert latest_slot(schedule, now) == datetime.fromisoformat(f"2026-10-25T{latest}")
-        assert next_slot(schedule, now) == datetime.fromisoformat(f"2026-10-25T{following}")
-
-    def test_two_fixed_times_in_the_hour_that_is_left_out_become_one_slot(self) -> None:
-        assert shown("0,30 2 * * *", ROME, "2026-03-29") == ["03:00 +0200"]
-
-    def test_and_become_one_with_the_slot_at_its_end(self) -> None:
-        assert shown("0 2,3,4 * * *", ROME, "2026-03-29") == ["03:00 +0200", "04:00 +0200"]
-
-    def test_a_range_that_names_every_hour_is_no_wildcard(self) -> None:
-        assert shown("30 0-4 * * *", ROME, "2026-03-29") == [
-            "00:30 +0100",
-            "01:30 +0100",
-            "03:00 +0200",
-            "03:30 +0200",
-            "04:30 +0200",
-        ]
-        assert shown("30 0-4 * * *", ROME, "2026-10-25") == [
-            "00:30 +0200",
-            "01:30 +0200",
-            "02:30 +0200",
-            "03:30 +0100",
-            "04:30 +0100",
-        ]
-
-    def test_half_an_hour_is_left_out_on_lord_howe(self) -> None:
-        zone, day = "Australia/Lord_Howe", "2026-10-04"  # 02:00 -> 02:30
-        assert shown("15 2 * * *", zone, day) == ["02:30 +1100"]
-        assert shown("45 2 * * *", zone, day) == ["02:45 +1100"]
-        assert shown("*/15 2 * * *", zone, day) == ["02:30 +1100", "02:45 +1100"]
-
-    def test_half_an_hour_comes_twice_on_lord_howe(self) -> None:
-        zone, day = "Australia/Lord_Howe", "2026-04-05"  # 02:00 -> 01:30
-        assert shown("45 1 * * *", zone, day) == ["01:45 +1100"]
-        assert shown("*/15 1 * * *", zone, day) == [
-            "01:00 +1100",
-            "01:15 +1100",
-            "01:30 +1100",
-            "01:45 +1100",
-            "01:30 +1030",
-            "01:45 +1030",
-        ]
-
-    def test_clocks_that_change_at_a_quarter_to_on_chatham(self) -> None:
-        zone = "Pacific/Chatham"
-        assert shown("0 3 * * *", zone, "2026-09-27") == ["03:45 +1345"]  # 02:45 -> 03:45
-        assert shown("*/15 2-3 * * *", zone, "2026-09-27") == [
-            "02:00 +1245",
-            "02:15 +1245",
-            "02:30 +1245",
-            "03:45 +1345",
-        ]
-        assert shown("0 3 * * *", zone, "2026-04-05") == ["03:00 +1345"]  # 03:45 -> 02:45
-        assert shown("*/30 3 * * *", zone, "2026-04-05") == [
-            "03:00 +1345",
-            "03:30 +1345",
-            "03:00 +1245",
-            "03:30 +1245",
-        ]
-
-    def test_a_day_that_begins_at_one(self) -> None:
-        assert shown("@daily", "America/Santiago", "2026-09-06") == ["01:00 -0300"]
-        assert shown("@daily", "America/Santiago", "2026-09-05", "2026-09-07") == [
-            "00:00 -0400",
-            "01:00 -0300",
-            "00:00 -0300",
-        ]
-
-    def test_a_midnight_after_an_hour_that_comes_twice(self) -> None:
-        assert shown("@daily", "America/Santiago", "2026-04-04", "2026-04-05") == ["00:00 -0300", "00:00 -0400"]
-        assert shown("30 23 * * *", "America/Santiago", "2026-04-04", "2026-04-05") == ["23:30 -0300", "23:30 -0400"]
-
-    def test_of_a_day_that_is_left_out_fixed_times_come_at_its_end_as_one(self) -> None:
-        zone = "Pacific/Apia"  # No 30 December 2011 there.
-        assert shown("0 8,9 * * *", zone, "2011-12-29", "2011-12-31") == [
-            "08:00 -1000",
-            "09:00 -1000",
-            "00:00 +1400",
-            "08:00 +1400",
-            "09:00 +1400",
-        ]
-        assert shown("@daily", zone, "2011-12-29", "2011-12-31") == ["00:00 -1000", "00:00 +1400"]
-        assert shown("0 8 30 12 *", zone, "2011-12-01", "2012-12-31") == ["00:00 +1400", "08:00 +1400"]
-
-    def test_of_a_day_that_is_left_out_wildcards_know_nothing(self) -> None:
-        assert shown("0 */12 * * *", "Pacific/Apia", "2011-12-29", "2011-12-31") == [
-            "00:00 -1000",
-            "12:00 -1000",
-            "00:00 +1400",
-            "12:00 +1400",
-        ]
-
-    @pytest.mark.parametrize("zone", ["Africa/Cairo", "America/Havana", "Antarctica/Troll", "Asia/Beirut", ROME])
-    def test_a_fixed_time_comes_once_on_each_day(self, zone: str) -> None:
-        for expression in "@daily", "30 0 * * *", "30 1 * * *", "59 23 * * *":
-            slots = slots_of(parse(expression, zone), "2014-01-01", "2014-12-31")
-            days = Counter(slot.astimezone(ZoneInfo(zone)).date() for slot in slots)
-            assert len(days) == len(slots) == 365
 
     def test_a_wildcard_that_is_in_the_hour_left_out_only_may_wait_for_a_year(self) -> None:
         schedule = parse("*/30 2 29 3 *", ROME)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from django_singlejob.jobs import schedule as timetable
-from django_singlejob.jobs.schedule import EPOCH, Schedule, latest_slot, next_slot, parse, slots_between
+from django_singlejob.jobs.schedule import Schedule, latest_slot, next_slot, parse, slots_between
 from django_singlejob.jobs.slots import (
     COUNTED,
     CatchUp,
@@ -66,14 +66,6 @@ def test_a_policy_without_more_runs_the_latest_slot_and_is_patient_for_five_minu
     assert (policy.catch_up, policy.misfire_grace, policy.max_catch_up) == ("latest", 5 * MINUTE, 100)
     with pytest.raises(AttributeError):
         policy.catch_up = "all"  # type: ignore[misc]
-
-
-def test_a_fate_can_be_told() -> None:
-    assert {outcome.value: str(outcome.label) for outcome in MisfireOutcome} == {
-        "coalesced": "a later slot was run in its place",
-        "dropped": "not run",
-        "late": "run late",
-    }
 
 
 # --- how early a run may be
@@ -146,12 +138,6 @@ class TestWhateverIsCaughtUp:
         policy = Policy(schedule=hourly, catch_up=catch_up)
         assert claim(policy, at("12:00"), at(now)) == Claim(at("12:00"), at("13:00"), [])
 
-    def test_what_is_claimed_is_due_no_more(self, hourly: Schedule, catch_up: CatchUp) -> None:
-        policy = Policy(schedule=hourly, catch_up=catch_up)
-        claimed = claim(policy, at("12:00"), at("12:01"))
-        assert claimed is not None
-        assert claim(policy, claimed.next_slot, at("12:01")) is None
-
     @pytest.mark.parametrize(
         ("now", "early", "is_due"),
         [
@@ -169,29 +155,6 @@ class TestWhateverIsCaughtUp:
     ) -> None:
         claimed = claim(Policy(schedule=hourly, catch_up=catch_up), at("12:00"), at(now), early)
         assert claimed == (Claim(at("12:00"), at("13:00"), []) if is_due else None)
-
-    def test_the_slot_that_is_run_early_is_due_no_more(self, hourly: Schedule, catch_up: CatchUp) -> None:
-        policy = Policy(schedule=hourly, catch_up=catch_up)
-        for now in "11:59:30", "11:59:59", "12:00:00", "12:00:29":
-            assert claim(policy, at("13:00"), at(now), HALF_A_MINUTE) is None
-
-    def test_a_dead_runs_slot_is_run_again(self, hourly: Schedule, catch_up: CatchUp) -> None:
-        policy = Policy(schedule=hourly, catch_up=catch_up)
-        for now in "12:00", "12:03", "12:05":
-            assert claim(policy, at("13:00"), at(now), again=at("12:00")) == Claim(at("12:00"), at("13:00"), [])
-
-    def test_however_late_it_is_no_misfire_for_it_was_begun_in_time(self, hourly: Schedule, catch_up: CatchUp) -> None:
-        policy = Policy(schedule=hourly, catch_up=catch_up)
-        assert claim(policy, at("13:00"), at("12:59"), again=at("12:00")) == Claim(at("12:00"), at("13:00"), [])
-
-    def test_a_dead_run_that_began_early_is_run_again_at_its_slot_or_as_early(
-        self, hourly: Schedule, catch_up: CatchUp
-    ) -> None:
-        policy = Policy(schedule=hourly, catch_up=catch_up)
-        assert claim(policy, at("13:00"), at("11:59:40"), again=at("12:00")) is None
-        expected = Claim(at("12:00"), at("13:00"), [])
-        assert claim(policy, at("13:00"), at("11:59:40"), HALF_A_MINUTE, again=at("12:00")) == expected
-        assert claim(policy, at("13:00"), at("12:00"), again=at("12:00")) == expected
 
     def test_a_slot_of_a_former_schedule_is_run_again_too(self, hourly: Schedule, catch_up: CatchUp) -> None:
         policy = Policy(schedule=hourly, catch_up=catch_up)
@@ -237,29 +200,9 @@ class TestLate:
         assert claim(policy, at("12:00"), at("12:59")) == expected
 
     @every_catch_up
-    def test_the_grace_is_the_policys(self, hourly: Schedule, catch_up: CatchUp) -> None:
-        policy = Policy(schedule=hourly, catch_up=catch_up, misfire_grace=10 * MINUTE)
-        in_time = Claim(at("12:00"), at("13:00"), [])
-        assert claim(policy, at("12:00"), at("12:10")) == in_time
-        assert claim(policy, at("12:00"), at("12:10:00.000001")) != in_time
-
-    @every_catch_up
-    def test_without_a_grace_only_the_slots_own_instant_is_in_time(self, hourly: Schedule, catch_up: CatchUp) -> None:
-        policy = Policy(schedule=hourly, catch_up=catch_up, misfire_grace=timedelta())
-        in_time = Claim(at("12:00"), at("13:00"), [])
-        assert claim(policy, at("12:00"), at("12:00")) == in_time
-        assert claim(policy, at("12:00"), at("12:00:00.000001")) != in_time
-
-    @every_catch_up
     def test_a_grace_may_be_longer_than_there_are_years(self, hourly: Schedule, catch_up: CatchUp) -> None:
         policy = Policy(schedule=hourly, catch_up=catch_up, misfire_grace=timedelta.max)
         assert claim(policy, at("12:00"), at("12:59")) == Claim(at("12:00"), at("13:00"), [])
-
-    @every_catch_up
-    def test_a_tolerance_makes_no_grace(self, hourly: Schedule, catch_up: CatchUp) -> None:
-        policy = Policy(schedule=hourly, catch_up=catch_up)
-        with_and_without = [claim(policy, at("12:00"), at("12:05:01"), early) for early in (timedelta(), MINUTE)]
-        assert with_and_without[0] == with_and_without[1] != Claim(at("12:00"), at("13:00"), [])
 
 
 class TestSeveral:
@@ -279,56 +222,6 @@ class TestSeveral:
         assert claim(policy, at("09:00"), at("12:05")) == Claim(at("12:00"), at("13:00"), missed)
         missed = misfires("09:00", "12:00", 4, MisfireOutcome.DROPPED)
         assert claim(policy, at("09:00"), at("12:05:01")) == Claim(None, at("13:00"), missed)
-
-    @every_catch_up
-    def test_two_of_them(self, hourly: Schedule, catch_up: CatchUp) -> None:
-        expected = {
-            "none": Claim(at("12:00"), at("13:00"), misfires("11:00", "11:00", 1, MisfireOutcome.COALESCED)),
-            "latest": Claim(at("12:00"), at("13:00"), misfires("11:00", "11:00", 1, MisfireOutcome.COALESCED)),
-            "all": Claim(at("11:00"), at("12:00"), late("11:00")),
-        }
-        assert claim(Policy(schedule=hourly, catch_up=catch_up), at("11:00"), at("12:00")) == expected[catch_up]
-
-    def test_with_all_each_is_run_the_oldest_first(self, hourly: Schedule) -> None:
-        policy, due = Policy(schedule=hourly, catch_up="all"), at("09:00")
-        claims = []
-        while claimed := claim(policy, due, at("12:05")):
-            claims.append(claimed)
-            due = claimed.next_slot
-        assert claims == [
-            Claim(at("09:00"), at("10:00"), late("09:00")),
-            Claim(at("10:00"), at("11:00"), late("10:00")),
-            Claim(at("11:00"), at("12:00"), late("11:00")),
-            Claim(at("12:00"), at("13:00"), []),
-        ]
-
-    @pytest.mark.parametrize(
-        ("most", "slot", "dropped"),
-        [
-            (1, "12:00", [Misfires(at("04:00"), at("11:00"), 8, MisfireOutcome.DROPPED)]),
-            (2, "11:00", [Misfires(at("04:00"), at("10:00"), 7, MisfireOutcome.DROPPED)]),
-            (8, "05:00", [Misfires(at("04:00"), at("04:00"), 1, MisfireOutcome.DROPPED)]),
-            (9, "04:00", []),
-            (10, "04:00", []),
-            (100, "04:00", []),
-        ],
-    )
-    def test_with_all_no_more_than_the_newest_so_many(
-        self, hourly: Schedule, most: int, slot: str, dropped: list[Misfires]
-    ) -> None:
-        claimed = claim(Policy(schedule=hourly, catch_up="all", max_catch_up=most), at("04:00"), at("12:10"))
-        assert claimed == Claim(at(slot), at(slot) + HOUR, dropped + late(slot))
-
-    def test_with_all_one_that_is_left_out_is_a_misfire_even_within_its_grace(self) -> None:
-        policy = Policy(schedule=parse("* * * * *"), catch_up="all", max_catch_up=1)
-        dropped = misfires("12:01", "12:02", 2, MisfireOutcome.DROPPED)
-        assert claim(policy, at("12:01"), at("12:03:30")) == Claim(at("12:03"), at("12:04"), dropped, coalesced=0)
-
-    def test_with_all_the_first_is_a_slot_even_if_the_due_one_is_not(self, hourly: Schedule) -> None:
-        """For example, after the instant was edited by hand."""
-        claimed = claim(Policy(schedule=hourly, catch_up="all"), at("09:30"), at("12:10"))
-        assert claimed is not None
-        assert (claimed.slot, claimed.next_slot) == (at("10:00"), at("11:00"))
 
     @pytest.mark.parametrize(
         ("catch_up", "claimed"),
@@ -364,115 +257,15 @@ class TestSeveral:
         assert claimed.slot == at("12:00")
         assert claimed.misfires[0].first <= due + HOUR
 
-    def test_one_that_comes_early_is_one_of_them(self, hourly: Schedule) -> None:
-        due, now = at("10:00"), at("11:59:45")
-        missed = misfires("10:00", "11:00", 2, MisfireOutcome.COALESCED)
-        for catch_up in "none", "latest":
-            policy = Policy(schedule=hourly, catch_up=catch_up)
-            assert claim(policy, due, now, HALF_A_MINUTE) == Claim(at("12:00"), at("13:00"), missed)
-        policy = Policy(schedule=hourly, catch_up="all", max_catch_up=2)
-        expected = Claim(
-            at("11:00"), at("12:00"), misfires("10:00", "10:00", 1, MisfireOutcome.DROPPED) + late("11:00")
-        )
-        assert claim(policy, due, now, HALF_A_MINUTE) == expected
-
-    @every_catch_up
-    def test_slots_in_whose_place_another_runs_in_time_are_counted_apart(self, catch_up: CatchUp) -> None:
-        """Those of a job that ran for three and a half minutes: no misfires, but they did not run either."""
-        policy = Policy(schedule=parse("* * * * *"), catch_up=catch_up)
-        expected = {
-            "none": Claim(at("12:03"), at("12:04"), [], coalesced=2),
-            "latest": Claim(at("12:03"), at("12:04"), [], coalesced=2),
-            "all": Claim(at("12:01"), at("12:02"), []),
-        }
-        assert claim(policy, at("12:01"), at("12:03:30")) == expected[catch_up]
-
-    def test_no_slot_is_counted_twice(self) -> None:
-        every_minute = Policy(schedule=parse("* * * * *"))
-        missed = misfires("11:50", "12:04", 15, MisfireOutcome.COALESCED)
-        assert claim(every_minute, at("11:50"), at("12:10")) == Claim(at("12:10"), at("12:11"), missed, coalesced=5)
-
-    def test_slots_of_unequal_distance_are_counted_one_by_one(self) -> None:
-        workdays = parse("0 8,20 * * 1-5")  # 27 July 2026 is a Monday
-        due, now = at("08:00") - 7 * DAY, at("20:00")
-        claimed = claim(Policy(schedule=workdays), due, now)
-        assert claimed == Claim(
-            at("20:00"), at("08:00") + DAY, [Misfires(due, at("08:00"), 11, MisfireOutcome.COALESCED)]
-        )
-        claimed = claim(Policy(schedule=workdays, catch_up="all", max_catch_up=3), due, now)
-        friday = at("20:00") - 3 * DAY
-        dropped = Misfires(due, friday - 12 * HOUR, 9, MisfireOutcome.DROPPED)
-        assert claimed == Claim(friday, at("08:00"), [dropped, Misfires(friday, friday, 1, MisfireOutcome.LATE)])
-
 
 class TestAgain:
     """The holder of the last run died, and more slots have become due since."""
-
-    def test_the_latest_takes_its_place(self, hourly: Schedule) -> None:
-        for catch_up in "none", "latest":
-            policy = Policy(schedule=hourly, catch_up=catch_up)
-            claimed = claim(policy, at("13:00"), at("13:01"), again=at("12:00"))
-            assert claimed == Claim(at("13:00"), at("14:00"), [])
-            claimed = claim(policy, at("13:00"), at("15:01"), again=at("12:00"))
-            assert claimed == Claim(at("15:00"), at("16:00"), misfires("13:00", "14:00", 2, MisfireOutcome.COALESCED))
-
-    @pytest.mark.parametrize("catch_up", ["none", "latest"])
-    def test_the_latest_takes_its_place_from_its_own_instant_on(self, hourly: Schedule, catch_up: CatchUp) -> None:
-        policy = Policy(schedule=hourly, catch_up=catch_up)
-        claimed = claim(policy, at("13:00"), at("13:00"), again=at("12:00"))
-        assert claimed == Claim(at("13:00"), at("14:00"), [])
-
-    def test_the_latest_late(self, hourly: Schedule) -> None:
-        policy = Policy(schedule=hourly, catch_up="latest")
-        missed = misfires("13:00", "14:00", 2, MisfireOutcome.COALESCED) + late("15:00")
-        claimed = claim(policy, at("13:00"), at("15:30"), again=at("12:00"))
-        assert claimed == Claim(at("15:00"), at("16:00"), missed)
-
-    def test_with_none_it_is_run_again_itself_where_the_others_are_too_late(self, hourly: Schedule) -> None:
-        policy = Policy(schedule=hourly, catch_up="none")
-        claimed = claim(policy, at("13:00"), at("13:06"), again=at("12:00"))
-        assert claimed == Claim(at("12:00"), at("14:00"), misfires("13:00", "13:00", 1, MisfireOutcome.DROPPED))
-        claimed = claim(policy, at("13:00"), at("15:06"), again=at("12:00"))
-        assert claimed == Claim(at("12:00"), at("16:00"), misfires("13:00", "15:00", 3, MisfireOutcome.DROPPED))
-
-    def test_with_all_it_goes_first(self, hourly: Schedule) -> None:
-        policy = Policy(schedule=hourly, catch_up="all")
-        claimed = claim(policy, at("13:00"), at("15:06"), again=at("12:00"))
-        assert claimed == Claim(at("12:00"), at("13:00"), [])
-
-    def test_with_all_it_goes_first_however_many_may_be_caught_up(self, hourly: Schedule) -> None:
-        policy = Policy(schedule=hourly, catch_up="all", max_catch_up=1)
-        claimed = claim(policy, at("13:00"), at("15:06"), again=at("12:00"))
-        assert claimed == Claim(at("12:00"), at("13:00"), [])
-
-    def test_not_before_its_time(self, hourly: Schedule) -> None:
-        """The run began early, and its holder died at once."""
-        policy = Policy(schedule=hourly)
-        assert claim(policy, at("13:00"), at("11:59:50"), again=at("12:00")) is None
-        assert claim(policy, at("13:00"), at("11:59:50"), early=MINUTE, again=at("12:00")) == Claim(
-            at("12:00"), at("13:00"), []
-        )
 
     def test_where_the_schedule_has_gone_on_what_came_before_is_none_of_the_misfires(self, hourly: Schedule) -> None:
         """13:00 was already dropped, or belongs to an earlier schedule."""
         policy = Policy(schedule=hourly, catch_up="latest")
         claimed = claim(policy, at("14:00"), at("15:01"), again=at("12:00"))
         assert claimed == Claim(at("15:00"), at("16:00"), misfires("14:00", "14:00", 1, MisfireOutcome.COALESCED))
-
-
-class TestClockChanges:
-    def test_what_comes_twice_on_the_wall_is_two_slots(self) -> None:
-        policy = Policy(schedule=parse("30 * * * *", "Europe/Rome"))
-        half_past_two = datetime(2026, 10, 25, 0, 30, tzinfo=UTC)
-        claimed = claim(policy, half_past_two, half_past_two + 2 * HOUR)
-        missed = Misfires(half_past_two, half_past_two + HOUR, 2, MisfireOutcome.COALESCED)
-        assert claimed == Claim(half_past_two + 2 * HOUR, half_past_two + 3 * HOUR, [missed])
-
-    def test_what_is_named_twice_in_the_hour_that_is_left_out_is_one(self) -> None:
-        policy = Policy(schedule=parse("0,30 2 * * *", "Europe/Rome"), catch_up="all")
-        before, three = datetime(2026, 3, 28, 1, 30, tzinfo=UTC), datetime(2026, 3, 29, 1, tzinfo=UTC)
-        assert claim(policy, before, three) == Claim(before, three, [Misfires(before, before, 1, MisfireOutcome.LATE)])
-        assert claim(policy, three, three) == Claim(three, datetime(2026, 3, 30, tzinfo=UTC), [])
 
 
 # --- after a long time without a run
@@ -678,7 +471,3 @@ def test_of_uneven_slots_none_is_due_before_the_coming_one() -> None:
     assert reach(schedule, now, 20 * MINUTE) == at("12:00")
     assert claim(Policy(schedule=schedule), at("12:00"), now, 20 * MINUTE) == Claim(at("12:00"), at("12:01"), [])
     assert claim(Policy(schedule=schedule), at("12:01"), now, 20 * MINUTE) is None
-
-
-def test_the_epoch_is_a_slot_too() -> None:
-    assert claim(Policy(schedule=parse(DAY)), EPOCH, EPOCH) == Claim(EPOCH, EPOCH + DAY, [])

@@ -8,7 +8,6 @@ import os
 import socket
 from contextlib import suppress
 from datetime import timedelta
-from functools import partial
 from itertools import chain, repeat
 from tempfile import TemporaryDirectory
 from threading import Event, Thread
@@ -20,7 +19,7 @@ from tests.life import work
 from tests.life.project import note
 from tests.life.settings import FOLDER
 from tests.life.work import wait_until_told
-from tests.waiting import eventually, work_for
+from tests.waiting import work_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,17 +106,6 @@ def waits() -> str:
     note("waits")
     wait_until_told()
     return "told"
-
-
-def guest(number: int) -> int:
-    """Arrive, stay until all three are there, and talk to the server at the same time as they do."""
-    (FOLDER / f"guest-{number}").touch()
-    eventually(lambda: len([*FOLDER.glob("guest-*")]) == 3)
-    return work.uses_session("guest")
-
-
-for number in range(3):
-    singleton_job(f"guest-{number}", lease=LEASE)(partial(guest, number))
 
 
 # --- what has to be ended: each would end by itself, long after that

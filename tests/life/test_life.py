@@ -15,17 +15,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from django_singlejob.models import JobLock, JobRun, OneOffJob
-from tests.contract.acts import MINUTE, fall_behind, hourly, scheduled
 from tests.databases import APPS
 from tests.life.conftest import SECRET
 from tests.life.notes import lines, read
 from tests.processes.witness import ends, is_alive
 from tests.processes.workers import end, enqueue, one_off
-from tests.waiting import eventually, seconds_of
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.children import Child
     from tests.life.conftest import Life
 
@@ -177,32 +174,6 @@ def test_a_worker_runs_each_job_in_a_new_process_of_the_project(life: Life, mode
     assert mode == "--once" or " processes and 4 threads, all queues" in child.output
 
 
-@pytest.mark.usefixtures("fresh_process")
-def test_and_each_slot(life: Life) -> None:
-    schedule = hourly(ago=30 * MINUTE)  # no slot comes due meanwhile
-    for job in JOBS:
-        fall_behind(scheduled(job, schedule=schedule, catch_up="all"), 2)
-    life.go.touch()
-    child = work_through(life, "--drain", LIFE_SCHEDULE=schedule)
-    runs = JobRun.objects.filter(trigger="schedule").values_list("job_name", "status", "attempt")
-    assert sorted(runs) == sorted((job, "successful", 1) for job in JOBS * 2)
-    all_ran(life, *JOBS)
-    all_is_as_it_should_be(life)
-    assert has_said_nothing_odd(child), child.output
-
-
-def test_three_processes_run_three_at_once_each_with_a_session_of_its_own(life: Life) -> None:
-    guests = [f"guest-{number}" for number in range(3)]
-    for guest in guests:
-        enqueue(guest)
-    child = life.endless_worker()
-    eventually(nothing_is_left)
-    assert [results(guest) for guest in guests] == [[200]] * 3
-    assert len({note.pid for note in life.notes("guest")}) == 3
-    assert life.ran_in_executors("guest")
-    end(child)
-
-
 def test_a_run_that_leaves_nothing_behind_keeps_its_process_for_the_next(life: Life) -> None:
     for _ in range(5):
         enqueue("counts")
@@ -225,8 +196,8 @@ def test_after_one_that_leaves_something_the_next_gets_a_new_process(life: Life,
     what_runs_left_has_ended(life)
 
 
-@pytest.mark.parametrize("job", ["leaves_a_hook", "leaves_a_thread"])
-def test_a_run_is_over_only_when_what_it_leaves_has_ended(life: Life, job: str) -> None:
+def test_a_run_is_over_only_when_what_it_leaves_has_ended(life: Life) -> None:
+    job = "leaves_a_hook"
     enqueue(job)
     child = life.endless_worker()
     eventually(lambda: life.notes(f"what {job} goes on") or is_over(job))
@@ -287,46 +258,6 @@ def test_within_the_grace_a_run_may_finish_even_if_each_process_gets_the_signal(
     each_process_has_tidied_up(life)
 
 
-def test_after_the_grace_it_is_interrupted_and_waits_again(life: Life) -> None:
-    enqueue("waits")
-    child = life.endless_worker("--grace", "1")
-    wait_for_note(life, child, "waits")
-    child.send_signal(signal.SIGTERM)
-    assert seconds_of(child.finish) >= 1
-    assert child.returncode == 0
-    assert [*OneOffJob.objects.values_list("status", "attempt")] == [("waiting", 0)]
-    assert ends("waits") == ["interrupted"]
-    assert life.ran_in_executors("waits")
-    assert not JobLock.objects.exists()
-    each_process_has_tidied_up(life)
-
-
-def test_the_file_of_alive_is_touched_while_a_job_holds_the_gil(life: Life, tmp_path: Path) -> None:
-    alive = tmp_path / "alive"
-    enqueue("waits")
-    enqueue("in_c")
-    child = life.endless_worker("--alive", str(alive))
-    wait_for_note(life, child, "waits")
-    wait_for_note(life, child, "in_c")
-    os.utime(alive, (0, 0))
-    eventually(lambda: alive.stat().st_mtime)
-    life.go.touch()
-    eventually(nothing_is_left)
-    assert results("waits") == ["told"]
-    end(child)
-    assert not alive.exists()
-
-
-def test_no_run_outlives_a_worker_that_is_killed(life: Life) -> None:
-    enqueue("waits")
-    child = life.endless_worker()
-    wait_for_note(life, child, "waits")
-    assert life.ran_in_executors("waits")
-    child.kill()
-    child.wait()
-    eventually(lambda: not any(is_alive(note.pid) for note in life.notes("loaded")))
-
-
 # --- run_singleton
 
 
@@ -340,27 +271,6 @@ def test_run_singleton_runs_it_in_a_new_process_of_the_project(life: Life, job: 
     assert ends(job) == ["successful"] * 2
     all_ran(life, job)
     all_is_as_it_should_be(life)
-
-
-@pytest.mark.parametrize("job", ["leaves_a_hook", "leaves_a_thread"])
-def test_its_run_is_over_only_when_what_it_leaves_has_ended(life: Life, job: str) -> None:
-    child = life.run_singleton(job)
-    eventually(lambda: life.notes(f"what {job} goes on") or is_over(job))
-    assert is_kept_alive(job)
-    life.go.touch()
-    assert child.finish() == 0
-    assert ends(job) == ["successful"]
-    what_runs_left_has_ended(life)
-
-
-@pytest.mark.parametrize("job", STUBBORN)
-def test_max_runtime_ends_whatever_run_singleton_runs(life: Life, job: str) -> None:
-    child = life.run_singleton(job)
-    assert child.finish() == 1
-    assert ends(job) == ["interrupted"]
-    assert "JobTimeout" in JobRun.objects.get().error
-    assert life.ran_in_executors(job)
-    assert not any(is_alive(note.pid) for note in life.notes("loaded"))
 
 
 def test_a_signal_to_run_singleton_interrupts_its_run(life: Life) -> None:
@@ -386,31 +296,3 @@ def test_tasks_run_in_a_new_process_of_the_project(life: Life, mode: str) -> Non
     all_ran(life, *TIDY)
     all_is_as_it_should_be(life)
     assert has_said_nothing_odd(child), child.output
-
-
-def test_within_the_grace_a_task_may_finish(life: Life) -> None:
-    enqueue_task("waits")
-    child = life.endless_worker("--grace", "60")
-    wait_for_note(life, child, "waits")
-    child.send_signal(signal.SIGTERM)
-    assert is_kept_alive("django_singlejob.worker.1")
-    life.go.touch()
-    assert child.finish() == 0
-    assert results("waits") == ["told"]
-    assert life.ran_in_executors("waits")
-    each_process_has_tidied_up(life)
-
-
-def test_a_task_does_not_hold_up_jobs_and_the_file_of_alive(life: Life, tmp_path: Path) -> None:
-    alive = tmp_path / "alive"
-    enqueue_task("waits")
-    child = life.endless_worker("--alive", str(alive))
-    wait_for_note(life, child, "waits")
-    enqueue("counts")
-    eventually(partial(is_over, "counts"))
-    os.utime(alive, (0, 0))
-    eventually(lambda: alive.stat().st_mtime)
-    life.go.touch()
-    eventually(nothing_is_left)
-    assert life.ran_in_executors("waits", "counts")
-    end(child)

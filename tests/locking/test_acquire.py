@@ -15,25 +15,27 @@ from django_singlejob import DatabaseUnreachable, DatabaseUnusable, Lease
 from django_singlejob.conf import ZERO
 from django_singlejob.database import timeline, transactions
 from django_singlejob.locking import acquire, at_exit
-from django_singlejob.locking.acquire import IN_DOUBT, IN_THE_WAY, RACED, Acquisition, Again
+from django_singlejob.locking.acquire import IN_DOUBT, IN_THE_WAY, RACED, Acquisition
 from django_singlejob.locking.endings import Ending
 from django_singlejob.locking.grant import Grant
 from django_singlejob.locking.request import LockRequest, Reason, Refusal
-from django_singlejob.models.holder import this_process
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.locks import locks
 from django_singlejob.models.runs import runs
 from django_singlejob.process import clock
 from django_singlejob.process.clock import DBNow, local_now, since
+from django_singlejob.process.holder import this_process
 from django_singlejob.process.received_signals import deferred_signals
 from tests.contract.acts import MINUTE, age, ask, expire, is_free, lock, start_run, stop_the_clock, take
 from tests.database.test_errors import an_error
+from tests.database.test_timeline import nothing_is_known, promote, seen
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from django_singlejob.models import JobStatus
+
+__all__ = ["nothing_is_known"]
 
 pytest_plugins = "tests.fixtures"
 pytestmark = [
@@ -42,23 +44,6 @@ pytestmark = [
 ]
 on_postgresql = pytest.mark.on_database("postgresql")
 SECOND = timedelta(seconds=1)
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a process that has just started."""
-    monkeypatch.setattr(timeline, "_known_since", {})
-    monkeypatch.setattr(timeline, "_silent", set())
-
-
-def promote(monkeypatch: pytest.MonkeyPatch, number: int = 7) -> None:
-    """From now on, the database is another server."""
-    monkeypatch.setattr(timeline, "_SQL", str(number))
-
-
-def seen(name: str = "nightly") -> JobStatus:
-    gates().remember(name)
-    return gates().look_up({name}, timedelta())[name]
 
 
 @pytest.fixture
@@ -320,10 +305,9 @@ def test_nor_does_a_refusal(late: Acquisition, monkeypatch: pytest.MonkeyPatch) 
     assert at_exit._granted == {}
 
 
-def test_nor_does_an_interrupt_between_two_looks(late: Acquisition, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("django_singlejob.locking.acquire.sleep", failing_with(KeyboardInterrupt()))
-    with pytest.raises(KeyboardInterrupt):
-        late.wait(60)
+def test_nor_does_an_interrupt_between_two_looks(late: Acquisition) -> None:
+    with pytest.raises(KeyboardInterrupt), late.waiting():
+        raise KeyboardInterrupt
     assert is_free()
     assert at_exit._granted == {}
 
@@ -362,7 +346,7 @@ def test_a_process_remembers_none_of_its_requests_that_were_refused() -> None:
 def test_trouble_that_comes_and_goes_does_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """A caller gives up after five seconds of it, but not before its patience is over."""
     now, held = 1000.0, Refusal(Reason.HELD)
-    answer: Refusal | Again = RACED
+    answer: Refusal | None = RACED
     monkeypatch.setattr("django_singlejob.locking.acquire.local_now", lambda: now)
     monkeypatch.setattr(Acquisition, "_ask", lambda _: answer)
     acquisition = Acquisition(request()._replace(wait=10 * SECOND))
@@ -408,7 +392,7 @@ def test_a_testcase_loses_its_data_with_its_connection_so_it_does_not_ask_again(
     assert caught.value is LOST
 
 
-def asked_in_vain(monkeypatch: pytest.MonkeyPatch, ask: Callable[..., Again], wait: timedelta) -> object:
+def asked_in_vain(monkeypatch: pytest.MonkeyPatch, ask: Callable[..., None], wait: timedelta) -> object:
     """The answer when it has asked for longer than it perseveres."""
     now = 1000.0
     monkeypatch.setattr("django_singlejob.locking.acquire.local_now", lambda: now)
@@ -419,7 +403,7 @@ def asked_in_vain(monkeypatch: pytest.MonkeyPatch, ask: Callable[..., Again], wa
     return acquisition.ask()
 
 
-def raced(*_: Any) -> Again:
+def raced(*_: Any) -> None:
     return RACED
 
 
@@ -429,7 +413,7 @@ def raced(*_: Any) -> Again:
     ids=["no error", "undone"],
 )
 def test_a_caller_that_others_kept_out_is_told_so(
-    monkeypatch: pytest.MonkeyPatch, ask: Callable[..., Again], obstacle: str
+    monkeypatch: pytest.MonkeyPatch, ask: Callable[..., None], obstacle: str
 ) -> None:
     detail = f"retried for 5 seconds, but {obstacle}"
     assert asked_in_vain(monkeypatch, ask, timedelta()) == Refusal(Reason.UNDECIDED, detail=detail)
@@ -487,7 +471,7 @@ class TestADatabaseThatIsReadOnlyForAMoment:
     def read_only_for(self, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
         over_at, usual = clock.local_now() + seconds, Acquisition._grant_once
 
-        def grant_once(*given: Any) -> Lease | Refusal | Again:
+        def grant_once(*given: Any) -> Lease | Refusal | None:
             if clock.local_now() < over_at:
                 raise an_error("25006")
             return usual(*given)

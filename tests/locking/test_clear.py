@@ -14,7 +14,6 @@ from django.db import OperationalError, connection, transaction
 from django_singlejob import UnsafeTransaction
 from django_singlejob.database import timeline
 from django_singlejob.locking.clear import Watchman, clear, dead_locks
-from django_singlejob.models.locks import locks
 from django_singlejob.process import clock
 from django_singlejob.signals import lock_taken_over
 from tests.contract.acts import expire, lock, stop_the_clock, take
@@ -54,17 +53,6 @@ def test_a_sign_of_life_in_the_last_moment_saves_it_too(monkeypatch: pytest.Monk
     monkeypatch.setattr("django_singlejob.management.commands.clear_stale_locks.dead_locks", lambda _: watched)
     assert output_of("clear_stale_locks").startswith("Left nightly, because it has a new holder, ")
     assert lock().token == lease.token
-
-
-def test_a_lock_that_was_seen_before_a_failover_is_not_cleared_after_it() -> None:
-    """The failover may have lost a later grant, so the row has to be watched anew."""
-    take()
-    expire()
-    seen = lock()
-    seen.timeline += 1
-    cleared_after_a_failover = locks().clear(seen, force=False)
-    seen.timeline -= 1
-    assert (cleared_after_a_failover, locks().clear(seen, force=False)) == (False, True)
 
 
 @committed
@@ -184,7 +172,7 @@ def test_after_a_failover_a_watch_begins_anew(monkeypatch: pytest.MonkeyPatch) -
     expire()
     watchman = Watchman()
     for number in (1, 7):
-        monkeypatch.setattr(timeline, "_SQL", str(number))
+        monkeypatch.setattr(timeline, "SQL", str(number))
         for _ in range(4):
             assert not watchman.dead()
             let_it_pass(BEAT)
@@ -198,7 +186,7 @@ def test_what_was_seen_before_a_failover_is_not_cleared_after_it(monkeypatch: py
     expire()
     seen = lock()
     with monkeypatch.context() as promoted:
-        promoted.setattr(timeline, "_SQL", "7")
+        promoted.setattr(timeline, "SQL", "7")
         assert not clear(seen)
         assert lock().token == seen.token
     assert clear(seen)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import signal
 import subprocess
 from datetime import timedelta
@@ -9,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from django.db import OperationalError, ProgrammingError
 
-from django_singlejob import JobInterrupted, JobTimeout, LeaseLost, SkipRun
+from django_singlejob import SkipRun
 from django_singlejob.locking.endings import Ending, ending, summary
 
 SECOND = timedelta(seconds=1)
@@ -17,13 +16,6 @@ SECOND = timedelta(seconds=1)
 
 def end(failure: BaseException | None) -> Ending:
     return ending(failure, duration=SECOND, acquire_duration=2 * SECOND)
-
-
-@pytest.mark.parametrize("success", [None, SystemExit(), SystemExit(0)], ids=repr)
-def test_a_success_leaves_no_words(success: BaseException | None) -> None:
-    expected = Ending(status="successful", duration=SECOND, acquire_duration=2 * SECOND)
-    assert end(success) == expected
-    assert (expected.is_failure, expected.error, expected.traceback) == (False, "", "")
 
 
 @pytest.mark.parametrize(
@@ -35,33 +27,6 @@ def test_a_run_that_skips_itself_leaves_its_reason_alone(skip: SkipRun, words: s
     ended = end(skip)
     assert (ended.status, ended.is_failure, ended.error) == ("skipped", False, words)
     assert (ended.error_class, ended.traceback, ended.origin) == ("", "", "")
-
-
-@pytest.mark.parametrize(
-    ("failure", "status", "is_failure"),
-    [
-        (ZeroDivisionError(), "failed", True),
-        (SystemExit(1), "failed", True),
-        (SystemExit("no"), "failed", True),
-        (LeaseLost(), "failed", True),
-        (JobTimeout(), "interrupted", True),
-        (JobInterrupted(15), "interrupted", False),
-        (KeyboardInterrupt(), "failed", True),
-        (GeneratorExit(), "interrupted", False),
-        (asyncio.CancelledError(), "interrupted", False),
-    ],
-    ids=repr,
-)
-def test_everything_else_is_a_failure_or_an_interruption(failure: BaseException, status: str, is_failure: bool) -> None:
-    ended = end(failure)
-    assert (ended.status, ended.is_failure) == (status, is_failure)
-    assert ended.error.startswith(f"{type(failure).__name__}: ")
-    assert type(failure).__name__ in ended.traceback
-
-
-def test_a_ctrl_c_is_an_interruption() -> None:
-    ended = ending(KeyboardInterrupt(), duration=SECOND, acquire_duration=SECOND, is_ctrl_c=True)
-    assert (ended.status, ended.is_failure) == ("interrupted", False)
 
 
 def test_the_error_is_one_line_and_the_traceback_is_lines() -> None:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 import pytest
 
 from django_singlejob.database import transactions
 from django_singlejob.locking.acquire import Acquisition
-from django_singlejob.locking.grant import Grant, Granting
-from django_singlejob.locking.plan import PlannedRun, plan
+from django_singlejob.locking.grant import Grant, PlannedRun, Snapshot, plan
 from django_singlejob.locking.recording import Writer
 from django_singlejob.locking.request import LockRequest
-from django_singlejob.models.holder import this_process
 from django_singlejob.models.locks import locks
+from django_singlejob.process.holder import this_process
 from tests.contract.acts import everything, expire, gate, in_thread, last_run, lock, pass_gate, start_run, take
 
 if TYPE_CHECKING:
@@ -59,7 +58,13 @@ WAYS: dict[str, tuple[dict[str, Any], Callable[[], object]]] = {
 each_way = pytest.mark.parametrize(("terms", "arrange"), WAYS.values(), ids=WAYS)
 
 
-def planned(terms: dict[str, Any]) -> Granting:
+class Try(NamedTuple):
+    grant: Grant
+    snapshot: Snapshot
+    planned: PlannedRun
+
+
+def planned(terms: dict[str, Any]) -> Try:
     """One try, up to the transaction."""
     wanted = {"lease": MINUTE, "heartbeat_interval": None, "holder": this_process()} | terms
     request = LockRequest(name="nightly", **wanted)
@@ -67,16 +72,17 @@ def planned(terms: dict[str, Any]) -> Granting:
     assert snapshot
     run = plan(request, snapshot)
     assert isinstance(run, PlannedRun)
-    return Granting(Grant.of(request, uuid4(), snapshot, run), snapshot, run, Writer(MINUTE))
+    return Try(Grant.of(request, uuid4(), run, snapshot), snapshot, run)
 
 
-def carried_out(granting: Granting) -> bool:
+def carried_out(attempt: Try) -> bool:
+    grant, history = attempt.grant, Writer(MINUTE)
     with transactions.durable(transactions.alias()):
-        is_granted = granting.take()
-        if is_granted:
-            granting.begin_entry()
-        else:
+        is_granted = grant.take(attempt.snapshot, attempt.planned, history)
+        if not is_granted:
             transactions.roll_back(transactions.alias())
+        elif grant.entry:
+            grant.entry.begin(history)
     return is_granted
 
 
@@ -95,10 +101,10 @@ def test_each_way_leads_in_once(terms: dict[str, Any], arrange: Callable[[], obj
 @each_way
 def test_the_faster_caller_at_the_gate_wins(terms: dict[str, Any], arrange: Callable[[], object]) -> None:
     arrange()
-    granting = planned(terms)
+    attempt = planned(terms)
     in_thread(pass_gate)
     before = everything()
-    assert not carried_out(granting)
+    assert not carried_out(attempt)
     assert everything() == before
 
 
@@ -106,9 +112,9 @@ def test_the_faster_caller_at_the_gate_wins(terms: dict[str, Any], arrange: Call
 def test_a_start_of_the_job_behind_another_gate_counts(way: str) -> None:
     terms, arrange = WAYS[way]
     arrange()
-    granting = planned(terms)
+    attempt = planned(terms)
     in_thread(lambda: pass_gate("orders"))
-    assert not carried_out(granting)
+    assert not carried_out(attempt)
 
 
 @pytest.mark.parametrize("change", ["a heartbeat", "a release"])
@@ -116,17 +122,17 @@ def test_a_holder_that_shows_a_sign_of_life_keeps_the_lock(change: str) -> None:
     """It changed nothing at the gate, so only its row shows it."""
     lease = start_run()
     expire()
-    granting = planned({"job_name": "nightly", "trigger": "call"})
+    attempt = planned({"job_name": "nightly", "trigger": "call"})
     in_thread(lease.renew if change == "a heartbeat" else lambda: locks()._raw_delete("default"))
     before = everything()
-    assert not carried_out(granting)
+    assert not carried_out(attempt)
     assert everything() == before
 
 
 def test_the_lock_and_the_history_say_the_same() -> None:
-    granting = planned({"job_name": "nightly", "trigger": "call"})
-    assert carried_out(granting)
-    row, run, grant = lock(), last_run(), granting.grant
+    attempt = planned({"job_name": "nightly", "trigger": "call"})
+    assert carried_out(attempt)
+    row, run, grant = lock(), last_run(), attempt.grant
     for name in "token", "slot", "attempt", "hostname", "pid":
         assert getattr(row, name) == getattr(run, name)
     assert (run.token, run.fence, run.trigger) == (grant.token, grant.fence, "call")

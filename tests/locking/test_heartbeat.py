@@ -58,12 +58,12 @@ def statements(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def kept(*names: str, lease: timedelta = timedelta(seconds=60)) -> tuple[Heartbeats, list[Lease]]:
     heartbeats, leases = Heartbeats(), [take(name, lease=lease, heartbeat_interval=lease / 6) for name in names]
     for each in leases:
-        heartbeats.keep(each)
+        heartbeats.add(each)
     return heartbeats, leases
 
 
 def come_due(heartbeats: Heartbeats) -> None:
-    for each in heartbeats._kept.values():
+    for each in heartbeats._heartbeats.values():
         each.due_at = float("-inf")
 
 
@@ -83,7 +83,7 @@ def test_those_that_are_due_are_renewed_together(statements: list[int]) -> None:
 
 def test_one_that_is_due_soon_goes_along(statements: list[int]) -> None:
     heartbeats, leases = kept("a", "b", "c")
-    a, b, _ = (heartbeats._kept[lease] for lease in leases)
+    a, b, _ = (heartbeats._heartbeats[lease] for lease in leases)
     a.due_at = float("-inf")
     b.due_at -= 8  # of ten seconds
     heartbeats.beat()
@@ -94,7 +94,7 @@ def test_leases_of_one_length_each(statements: list[int]) -> None:
     heartbeats, _ = kept("a", "b")
     others, more = kept("c", "d", lease=timedelta(seconds=30))
     for each in more:
-        heartbeats.keep(each)
+        heartbeats.add(each)
     assert others.are_needed
     come_due(heartbeats)
     heartbeats.beat()
@@ -166,5 +166,5 @@ def test_a_row_that_is_locked_lets_no_other_lease_expire(monkeypatch: pytest.Mon
 
 def test_without_an_interval_there_are_none() -> None:
     heartbeats, lease = Heartbeats(), take("a")
-    heartbeats.keep(lease)
+    heartbeats.add(lease)
     assert heartbeats.next_at == lease.deadline

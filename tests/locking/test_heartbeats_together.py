@@ -40,7 +40,7 @@ def test_leases_count_from_before_their_heartbeats_were_sent(monkeypatch: pytest
     heartbeats = Heartbeats()
     leases = [take(name, heartbeat_interval=timedelta(microseconds=1)) for name in ("first", "second")]
     for lease in leases:
-        heartbeats.keep(lease)
+        heartbeats.add(lease)
     heartbeats.beat()
     assert all(lease.grant.asked_at < lease._state.proven_at <= asked_at[0] for lease in leases)
 

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 from hypothesis import given, strategies as st
 
-from django_singlejob.locking.liveness import LONGEST_STAY, Watch, disagreement, margin, silence
+from django_singlejob.locking.liveness import Watch, disagreement, margin, silence
 from django_singlejob.models import JobLock
 from django_singlejob.running.in_child import grace_of
 from tests.contract.acts import lock, take
@@ -112,11 +112,6 @@ def test_a_live_lease_is_not_watched(world: World) -> None:
 def test_a_dead_holder_is_watched_for_two_intervals_from_when_it_is_stale(world: World) -> None:
     watch = Watch()
     assert world.watched_until_dead(watch) == LEASE + 2 * INTERVAL
-
-
-def test_an_observer_that_comes_late_watches_for_two_intervals(world: World) -> None:
-    world.pass_on(1000)
-    assert world.watched_until_dead(Watch()) == 1000 * SECOND + 2 * INTERVAL
 
 
 def test_the_time_left_is_returned(world: World) -> None:
@@ -461,20 +456,6 @@ def test_it_says_what_is_known_of_the_holder(world: World) -> None:
     assert silence(world.lock) == "Its lease expired; it sends no heartbeats"
     world.database -= HOUR
     assert silence(world.lock).startswith("Its last heartbeat lies in the future because the database's clock was set")
-
-
-def test_nobody_stays_for_hours() -> None:
-    assert timedelta(minutes=2) <= LONGEST_STAY <= timedelta(minutes=5)
-
-
-def test_looks_of_an_unchanged_world_only_come_nearer(world: World) -> None:
-    world.pass_on(60)
-    watch = Watch()
-    left: list[timedelta] = []
-    while rest := world.look(watch):
-        left.append(rest)
-        world.pass_on(1)
-    assert all(later < sooner for sooner, later in pairwise(left))
 
 
 @pytest.mark.django_db

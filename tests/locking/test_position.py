@@ -11,10 +11,9 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from django_singlejob import Job
 from django_singlejob.jobs.schedule import parse
 from django_singlejob.jobs.slots import Claim, MisfireOutcome, Misfires
-from django_singlejob.locking.position import follow, is_followed, leave, moved, pass_by, report_misfires
+from django_singlejob.locking.position import follow, leave, pass_by, report_misfires
 from django_singlejob.models.jobs import gates
 from django_singlejob.signals import slot_misfired
 from tests.contract.acts import everything, gate
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.django_db
 
-MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
 NOW = datetime(2026, 11, 21, 10, 20, tzinfo=UTC)
 TEN, ELEVEN = NOW.replace(minute=0), NOW.replace(hour=11, minute=0)
@@ -68,45 +66,6 @@ def written(act: Any) -> list[str]:
 # --- which schedule the row follows
 
 
-def test_a_row_follows_the_schedule_that_it_is_at() -> None:
-    assert is_followed(on(HOURLY, next_slot=TEN), HOURLY)
-
-
-@pytest.mark.parametrize(
-    "values", [{"schedule": "5 * * * *"}, {"time_zone": "Europe/Rome"}, {"next_slot": None}], ids=str
-)
-def test_and_no_other(values: dict[str, Any]) -> None:
-    on(HOURLY, next_slot=TEN)
-    assert not is_followed(status(**values), HOURLY)
-
-
-def test_it_begins_with_the_next_slot_from_now() -> None:
-    follow(status(), HOURLY, NOW)
-    assert (gate().schedule, gate().time_zone, gate().next_slot) == ("0 * * * *", "UTC", ELEVEN)
-    assert is_followed(gate(), HOURLY)
-
-
-def test_a_slot_that_is_now_is_the_next_one() -> None:
-    follow(status(), HOURLY, TEN)
-    assert gate().next_slot == TEN
-
-
-@pytest.mark.parametrize(("early", "begins_at"), [(19 * MINUTE, ELEVEN), (21 * MINUTE, TEN)], ids=str)
-def test_for_a_cron_daemon_it_may_be_the_one_just_gone_by(early: timedelta, begins_at: datetime) -> None:
-    follow(status(), HOURLY, NOW, early)
-    assert gate().next_slot == begins_at
-
-
-def test_but_never_one_that_was_run() -> None:
-    follow(status(schedule="@daily", last_slot=TEN, last_started_at=TEN), HOURLY, NOW, 21 * MINUTE)
-    assert gate().next_slot == ELEVEN
-
-
-def test_nor_one_that_a_call_may_have_been_for() -> None:
-    follow(status(last_started_at=NOW - MINUTE), HOURLY, NOW, 21 * MINUTE)
-    assert gate().next_slot > NOW  # type: ignore[operator]
-
-
 def test_a_row_that_changed_since_it_was_seen_is_left(heard: list[Any], caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     seen = on(parse("@daily"), next_slot=TEN)
@@ -141,50 +100,11 @@ def test_each_is_one_conditional_write() -> None:
 # --- what is lost
 
 
-def test_a_slot_that_was_due_when_the_schedule_changed_is_dropped(heard: list[Any]) -> None:
-    follow(on(parse("@daily"), next_slot=TEN), HOURLY, NOW)
-    assert gate().misfire_count == 1
-    assert heard == [
-        {"sender": Job, "name": "nightly", "slot": TEN, "reason": MisfireOutcome.DROPPED, "first": TEN, "count": 1}
-    ]
-
-
-def test_one_that_was_not_is_none(heard: list[Any]) -> None:
-    follow(on(parse("@daily"), next_slot=ELEVEN), HOURLY, NOW)
-    assert gate().misfire_count == 0
-    assert heard == []
-
-
 def test_a_schedule_that_is_no_more_is_forgotten() -> None:
     leave(on(HOURLY, next_slot=TEN, misfire_count=3, paused=True, fence=7))
     seen = gate()
     assert (seen.schedule, seen.time_zone, seen.next_slot) == ("", "", None)
     assert (seen.misfire_count, seen.paused, seen.fence) == (3, True, 8)
-
-
-def test_slots_that_are_passed_by_are_counted_and_told(heard: list[Any]) -> None:
-    seen = on(HOURLY, next_slot=TEN - 4 * HOUR, misfire_count=2)
-    assert pass_by(seen, Claim(None, ELEVEN, [Misfires(TEN - 4 * HOUR, TEN, 5, MisfireOutcome.DROPPED)]))
-    assert (gate().next_slot, gate().misfire_count) == (ELEVEN, 7)
-    assert heard == [
-        {
-            "sender": Job,
-            "name": "nightly",
-            "slot": TEN,
-            "reason": MisfireOutcome.DROPPED,
-            "first": TEN - 4 * HOUR,
-            "count": 5,
-        },
-    ]
-
-
-def test_what_a_claim_changes() -> None:
-    assert moved(Claim(TEN, ELEVEN, [])) == {"next_slot": ELEVEN}
-    late = [Misfires(TEN - HOUR, TEN - HOUR, 1, MisfireOutcome.COALESCED), Misfires(TEN, TEN, 1, MisfireOutcome.LATE)]
-    gates().remember("nightly")
-    gates().update(misfire_count=40, next_slot=TEN)
-    gates().update(**moved(Claim(TEN, ELEVEN, late)))
-    assert (gate().misfire_count, gate().next_slot) == (42, ELEVEN)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from django_singlejob.locking import at_exit
 from django_singlejob.locking.clear import clear
 from django_singlejob.locking.endings import Ending
 from django_singlejob.locking.release import Release
-from django_singlejob.models.locks import JobLockQuerySet, locks
+from django_singlejob.models.locks import JobLockQuerySet
 from django_singlejob.process.clock import local_now
 from tests.contract.acts import MINUTE, gate, is_free, last_run, lock, start_run, take
 from tests.database.test_errors import an_error
@@ -235,16 +235,6 @@ def test_the_gate_counts_failures_in_a_row_and_takes_the_mean_of_successes() -> 
     assert after(FAILURE) == ("failed", 1, SUCCESS.duration)
 
 
-def test_a_job_is_counted_at_its_own_gate_and_not_at_that_of_its_lock() -> None:
-    start_run("orders", name="nightly").finish(SUCCESS)
-    assert (gate("orders").last_status, gate("nightly").last_status) == ("successful", "")
-
-
-def test_a_run_without_a_row_in_the_history_ends_too() -> None:
-    assert take(job_name="nightly").finish(SUCCESS)
-    assert gate().last_status == "successful"
-
-
 # --- tries that fail
 
 
@@ -316,10 +306,3 @@ def test_a_database_that_is_read_only_may_be_replaced_but_not_while_the_process_
     assert tries.passed > 50
     assert "is read-only" in tries.loss, "It says what to do."
     assert at_exit._granted == {}
-
-
-def test_the_gate_hears_nothing_of_a_run_that_has_no_lock_any_more() -> None:
-    lease = start_run()
-    locks()._raw_delete("default")
-    assert not lease.finish(SUCCESS)
-    assert (gate().run_count, gate().last_status, gate().last_finished_at) == (0, "", None)

@@ -3,29 +3,20 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-import pytest
-
-from django_singlejob.locking.request import LONGEST_INTERVAL, LockRequest, Reason, Refusal
-from django_singlejob.models.holder import this_process
-
-MINUTE = timedelta(minutes=1)
+from django_singlejob.locking.request import LONGEST_INTERVAL, SHORTEST_INTERVAL, LockRequest
+from django_singlejob.process.holder import this_process
 
 
 def request(lease: timedelta | None = None, *, heartbeat: bool = True) -> LockRequest:
     return LockRequest.of("nightly", lease=lease, heartbeat=heartbeat, wait=None, holder=this_process())
 
 
-def test_the_settings_say_what_is_not_asked_for(settings: Any) -> None:
-    settings.SINGLEJOB = {"LEASE": 6 * MINUTE, "HEARTBEATS_PER_LEASE": 6}
-    assert (request().lease, request().heartbeat_interval) == (6 * MINUTE, MINUTE)
-    assert request(3 * MINUTE).heartbeat_interval == MINUTE / 2
-
-
 def test_a_heartbeat_comes_often_enough_for_a_watch() -> None:
     assert request(timedelta(days=7)).heartbeat_interval == LONGEST_INTERVAL
+    assert request(timedelta(seconds=0.5)).heartbeat_interval == timedelta(seconds=0.5) / 6
     assert request(heartbeat=False).heartbeat_interval is None
 
 
-@pytest.mark.parametrize("reason", Reason)
-def test_only_a_lock_that_somebody_may_have_is_worth_waiting_for(reason: Reason) -> None:
-    assert Refusal(reason).may_be_held == (reason in {Reason.HELD, Reason.UNDECIDED})
+def test_heartbeats_do_not_come_faster_than_a_database_answers(settings: Any) -> None:
+    settings.SINGLEJOB = {"HEARTBEATS_PER_LEASE": 1000}
+    assert request(timedelta(seconds=0.5)).heartbeat_interval == SHORTEST_INTERVAL

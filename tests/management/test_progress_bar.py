@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from django_singlejob.management.progress_bar import drawing, width_of
-from django_singlejob.models.progress import Progress
+from django_singlejob.process.progress import Progress
 
 
 @pytest.mark.parametrize(

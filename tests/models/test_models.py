@@ -9,7 +9,6 @@ from django.apps import apps
 from django.db import connection, models
 
 from django_singlejob.models import JobLock, JobRun, JobStatus, OneOffJob, WorkerPass
-from django_singlejob.models.one_offs import one_offs
 from django_singlejob.running.enqueue import Order
 from tests.contract.acts import gate, lock, start_run
 
@@ -24,14 +23,14 @@ FIELDS: dict[type[Model], str] = {
         sent_at job_name slot attempt queues stopped_by progress""",
     # docs/contributors/decisions.md explains hold_count, last_slot and last_attempt.
     JobStatus: """name fence token hold_count schedule time_zone next_slot last_slot last_attempt abandoned paused
-        paused_until pause_reason paused_by hidden last_started_at last_finished_at last_status
+        paused_until pause_reason paused_by paused_with_all hidden last_started_at last_finished_at last_status
         consecutive_failures run_count mean_duration misfire_count coalesced_count""",
     JobRun: """id job_name fence token status trigger requested_by slot attempt hostname pid started_at finished_at
         duration acquire_duration error traceback origin output""",
     OneOffJob: """id job_name task_path args kwargs queue_name priority status run_after started_at finished_at
         version token attempt max_attempts backend exclusive hostname pid worker_ids result error error_class errors
         traceback origin
-        created_at requested_by stopped_by""",
+        created_at requested_by stopped_by suspect""",
     WorkerPass: "key queues hostname pid seen_at",
 }
 TABLES: dict[type[Model], str] = {
@@ -73,8 +72,10 @@ def test_the_fields_are_those_of_the_design(model: type[Model]) -> None:
 
 
 @each_model
-def test_the_database_has_no_defaults(model: type[Model]) -> None:
-    assert not any(field.has_db_default() for field in model._meta.fields)
+def test_only_a_column_that_was_added_later_has_a_default_in_the_database(model: type[Model]) -> None:
+    """An older release still inserts rows during a deploy."""
+    added = {"suspect"} if model is OneOffJob else set()
+    assert {field.name for field in model._meta.fields if field.has_db_default()} == added
 
 
 @each_model
@@ -129,21 +130,3 @@ class TestRows:
         assert lock().holder == f"{lock().hostname}, pid {lock().pid}"
         one_off = Order(job_name="nightly").enqueue()
         assert str(one_off) == f"nightly #{one_off.pk} (waiting)"
-
-    def test_a_one_off_has_a_lock_if_it_has_a_job(self) -> None:
-        job, task = Order(job_name="nightly").enqueue(), Order(task_path="shop.tasks.mail").enqueue()
-        assert (job.name, task.name) == ("nightly", "shop.tasks.mail")
-        assert (job.exclusive, task.exclusive) == (True, False)
-        assert (*one_offs().exclusive(), *one_offs().parallel()) == (job, task)
-
-    def test_a_lock_outlives_the_row_of_its_run(self) -> None:
-        lease = start_run()
-        JobRun.objects.all().delete()
-        lease.renew()
-        assert lease.release()
-
-    def test_the_history_outlives_lock_and_gate(self) -> None:
-        start_run()
-        JobLock.objects.all().delete()
-        JobStatus.objects.all().delete()
-        assert JobRun.objects.get().status == "running"

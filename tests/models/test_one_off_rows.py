@@ -11,11 +11,12 @@ import pytest
 from django_singlejob import singleton_job
 from django_singlejob.database.transactions import alias, durable
 from django_singlejob.jobs import registry
-from django_singlejob.models.holder import this_process
 from django_singlejob.models.one_offs import errors_in, line_of, one_offs
 from django_singlejob.process.clock import DBNow
+from django_singlejob.process.holder import this_process
 from django_singlejob.running.enqueue import Order, place
-from tests.contract.acts import in_thread, lock, take
+from django_singlejob.tasks.batches import task_rows
+from tests.contract.acts import in_thread
 from tests.databases import APPS
 
 if TYPE_CHECKING:
@@ -46,45 +47,24 @@ def test_the_next_are_those_of_the_highest_priority_and_of_these_the_ones_that_w
         one_offs().filter(pk=late.pk).update(run_after=DBNow() - 2 * MINUTE)
     expected = [rows[number] for number in (3, 2, 1, 0, 4)]
     for most in range(1, 6):
-        assert one_offs().lock_due(most) == expected[:most]
+        assert task_rows().lock_due(most) == expected[:most]
     assert one_offs().next_due() == expected[0]
 
 
 # --- claims
 
 
-def test_one_claim_is_one_attempt_of_one_row() -> None:
-    other, row = mail(), mail()
-    token = uuid4()
-    assert one_offs().claim(row, token, this_process())
-    claimed = again(row)
-    assert (claimed.status, claimed.token, claimed.attempt, claimed.version) == ("in_progress", token, 1, 1)
-    assert again(other).status == "waiting"
-    assert not one_offs().claim(row, uuid4(), this_process())
-    assert again(row).token == token
-
-
-def test_who_saw_it_before_an_earlier_attempt_cannot_claim_it() -> None:
-    """Since then, it was started and put back, perhaps to be run at a later time."""
-    seen = mail()
-    token = uuid4()
-    assert one_offs().claim(seen, token, this_process())
-    assert one_offs().release(token) == 1
-    assert not one_offs().claim(seen, uuid4(), this_process())
-    assert one_offs().claim(again(seen), uuid4(), this_process())
-
-
 def test_what_is_claimed_in_a_batch_is_in_hand_as_it_is_in_the_database() -> None:
     for _ in range(2):
         mail(attempt=1, version=4, worker_ids="web-2:1\n")
-    rows, token = one_offs().lock_due(2), uuid4()
-    assert one_offs().claim_locked(rows, token, this_process())
+    rows, token = task_rows().lock_due(2), uuid4()
+    assert task_rows().claim_locked(rows, token, this_process())
     for row in rows:
         stored = again(row)
         for field in "status", "version", "attempt", "token", "worker_ids":
             assert getattr(row, field) == getattr(stored, field), field
         assert abs(row.started_at - stored.started_at) < MINUTE  # type: ignore[operator]
-    assert not one_offs().claim_locked(rows, uuid4(), this_process())
+    assert not task_rows().claim_locked(rows, uuid4(), this_process())
     assert {row.token for row in one_offs()} == {token}
 
 
@@ -95,10 +75,10 @@ def test_what_another_worker_is_about_to_claim_is_not_waited_for() -> None:
 
     def lock_due() -> list[OneOffJob]:
         with durable(alias()):
-            return one_offs().lock_due(3)
+            return task_rows().lock_due(3)
 
     with durable(alias()):
-        assert one_offs().lock_due(2) == rows[:2]
+        assert task_rows().lock_due(2) == rows[:2]
         assert in_thread(lock_due) == rows[2:]
     assert lock_due() == rows
 
@@ -106,23 +86,10 @@ def test_what_another_worker_is_about_to_claim_is_not_waited_for() -> None:
 # --- ends
 
 
-def test_only_the_rows_of_that_batch_token_and_version_are_ended() -> None:
-    first, second, other = mail(), mail(), mail()
-    token, stranger = uuid4(), uuid4()
-    for row, owner in (first, token), (second, token), (other, stranger):
-        assert one_offs().claim(row, owner, this_process())
-    claimed = [again(first), again(other)]
-    assert one_offs().finish_all(claimed, uuid4(), {"status": "done"}) == 0
-    assert one_offs().finish_all([first], token, {"status": "done"}) == 0  # as it was before the claim
-    assert one_offs().finish_all(claimed, token, {"status": "done"}) == 1
-    assert [again(row).status for row in (first, second, other)] == ["done", "in_progress", "in_progress"]
-    assert again(first).version == claimed[0].version + 1
-
-
 def test_each_change_of_a_row_raises_its_version() -> None:
     singleton_job("mail")(lambda: None)
     job, row, token = registry.get("mail"), mail(), uuid4()
-    one = one_offs().filter(pk=row.pk)
+    one = task_rows().filter(pk=row.pk)
     changes: list[Callable[[], object]] = [
         lambda: one.claim(again(row), token, this_process()),
         lambda: one.release(token),
@@ -138,26 +105,6 @@ def test_each_change_of_a_row_raises_its_version() -> None:
         assert change()
         assert again(row).version == version
     assert again(row).finished_at
-
-
-def test_one_that_is_put_back_has_not_finished_unless_that_was_its_last_attempt() -> None:
-    rows = [mail(attempt=attempt) for attempt in (1, 2)]
-    for row in rows:
-        assert one_offs().claim(row, uuid4(), this_process())
-    assert one_offs().put_back("Its worker died.") == 2
-    assert [(again(row).status, again(row).finished_at is None) for row in rows] == [
-        ("waiting", True),
-        ("failed", False),
-    ]
-
-
-def test_a_dead_holders_are_put_back_and_no_other() -> None:
-    take("dead")
-    theirs, others = mail(), mail()
-    for row, token in (theirs, lock("dead").token), (others, uuid4()):
-        assert one_offs().claim(row, token, this_process())
-    one_offs().abandon(lock("dead"), "Its worker died.")
-    assert (again(theirs).status, again(others).status) == ("waiting", "in_progress")
 
 
 def test_one_that_was_marked_as_in_progress_by_hand_has_no_attempt_to_take_back() -> None:
@@ -180,7 +127,7 @@ def test_waiting_tasks_of_a_function_that_has_become_a_job_wait_for_its_lock() -
     waiting, running = mail(), mail()
     assert one_offs().claim(running, uuid4(), this_process())
     singleton_job("mail", max_attempts=5)(lambda: None)
-    assert one_offs().make_exclusive(registry.get("mail")) == 1
+    assert task_rows().make_exclusive(registry.get("mail")) == 1
     changed = again(waiting)
     assert (changed.job_name, changed.task_path, changed.max_attempts) == ("mail", "", 5)
     assert changed.version == waiting.version + 1

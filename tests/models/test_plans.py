@@ -16,10 +16,10 @@ from django.test.utils import CaptureQueriesContext
 
 from django_singlejob import singleton_job
 from django_singlejob.models import OneOffJob
-from django_singlejob.models.holder import this_process
 from django_singlejob.models.one_offs import one_offs
 from django_singlejob.monitoring.queues import MOST as MOST_OF_QUEUES, queues
-from django_singlejob.worker.batches import Batches
+from django_singlejob.process.holder import this_process
+from django_singlejob.tasks.batches import Batches, task_rows
 from django_singlejob.worker.due import anything_due, exclusive
 from tests.contract.acts import HOUR
 
@@ -40,7 +40,7 @@ TABLE = OneOffJob._meta.db_table
 #: Waiting one-offs, the same number of each kind: parallel or exclusive, due now or (with a higher priority) tomorrow.
 KINDS: list[dict[str, Any]] = [
     {**name, "priority": priority, "in": delay}
-    for name in ({"task_path": "shop.tasks.mail"}, {"job_name": "nightly"})
+    for name in ({"task_path": "shop.tasks.mail", "backend": "default"}, {"job_name": "nightly"})
     for priority, delay in ((0, -HOUR), (0, DAY), (10, DAY))
 ]
 
@@ -86,12 +86,12 @@ NO_LEASE: Any = None
 def claim_tasks() -> None:
     claimed = Batches(NO_LEASE).waiting().lock_due(MOST)
     assert len(claimed) == MOST
-    assert one_offs().claim_locked(claimed, uuid4(), this_process())
+    assert task_rows().claim_locked(claimed, uuid4(), this_process())
 
 
 def finish_tasks() -> None:
     claimed = Batches(NO_LEASE).waiting().lock_due(MOST)
-    one_offs().finish_all(claimed, uuid4(), {"status": "done"})
+    task_rows().finish_all(claimed, uuid4(), {"status": "done"})
 
 
 QUESTIONS: dict[str, Callable[[], object]] = {

@@ -9,9 +9,9 @@ from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
 from django_singlejob.database.transactions import alias
-from django_singlejob.models.holder import this_process
 from django_singlejob.models.passes import MARK_EVERY, WorkerPassQuerySet, passes
 from django_singlejob.process.clock import DBNow
+from django_singlejob.process.holder import this_process
 
 pytest_plugins = "tests.fixtures"
 pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]

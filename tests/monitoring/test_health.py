@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 import pytest
 
@@ -11,13 +10,20 @@ from django_singlejob.jobs import registry
 from django_singlejob.locking.endings import ending
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.locks import locks
-from django_singlejob.monitoring.health import Health, Level, State, survey
+from django_singlejob.monitoring.health import (
+    IS_OF_JOB,
+    Health,
+    State,
+    survey,
+    worst_gates_first,
+    worst_locks_first,
+)
 from django_singlejob.process.clock import DBNow
 from django_singlejob.worker.due import follow_code
 from tests.contract.acts import expire, lock, nth_fence, set_the_databases_clock, start_run, take
 
 if TYPE_CHECKING:
-    from pytest_django import DjangoAssertNumQueries, Settings
+    from pytest_django import Settings
 
 pytest_plugins = "tests.fixtures"
 pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
@@ -62,24 +68,9 @@ def state(name: str = "nightly") -> State:
 # --- one state after the other
 
 
-def test_nothing_is_wrong_if_there_is_nothing() -> None:
-    assert survey().healths == []
-
-
-def test_a_job_between_two_runs_is_idle() -> None:
-    schedule()
-    assert state() == State.IDLE
-
-
 def test_a_job_that_has_no_schedule_is_idle_though_nobody_has_called_it() -> None:
     register(schedule=None)
     assert health() == Health(name="nightly", state=State.IDLE, status=None, lock=None)
-
-
-def test_a_run_that_goes_on_is_running() -> None:
-    schedule()
-    start_run()
-    assert state() == State.RUNNING
 
 
 def test_a_schedule_that_no_pass_has_seen_is_unseen() -> None:
@@ -120,21 +111,17 @@ def test_a_lock_that_expires_later_than_any_lease_can_is_impossible_and_does_not
     assert start_run().fence == nth_fence(2)
 
 
-@pytest.mark.parametrize("mean", [{"mean_duration": None}, {"mean_duration": timedelta()}, {"run_count": 4}], ids=str)
+@pytest.mark.parametrize(
+    "mean",
+    [{"mean_duration": None}, {"mean_duration": timedelta()}, {"mean_duration": -MINUTE}, {"run_count": 4}],
+    ids=str,
+)
 def test_but_not_if_the_mean_is_meaningless(mean: dict[str, Any]) -> None:
     schedule()
     start_run()
     take_long()
     change(**mean)
     assert state() == State.RUNNING
-
-
-def test_one_failure_is_failing_until_a_run_succeeds() -> None:
-    schedule()
-    change(consecutive_failures=1)
-    assert state() == State.FAILING
-    change(consecutive_failures=0)
-    assert state() == State.IDLE
 
 
 def test_a_slot_that_nobody_ran_is_overdue_after_five_minutes() -> None:
@@ -155,20 +142,6 @@ def test_a_slot_whose_run_a_signal_ended_is_overdue_if_it_is_not_run_again_withi
     assert state() == State.IDLE
 
 
-def test_a_lock_whose_lease_has_expired_is_stale() -> None:
-    schedule()
-    start_run()
-    expire()
-    assert state() == State.STALE
-
-
-def test_a_lock_whose_last_heartbeat_lies_in_the_future_is_impossible() -> None:
-    schedule()
-    start_run()
-    set_the_databases_clock(-HOUR)
-    assert state() == State.IMPOSSIBLE
-
-
 def test_a_slot_is_overdue_five_minutes_after_a_pause_has_ended_by_itself() -> None:
     schedule()
     overdue_by(HOUR)
@@ -178,12 +151,6 @@ def test_a_slot_is_overdue_five_minutes_after_a_pause_has_ended_by_itself() -> N
     assert state() == State.IDLE
     change(paused_until=DBNow() - 6 * MINUTE)
     assert state() == State.OVERDUE
-
-
-def test_a_job_that_is_paused_is_nothing_else() -> None:
-    schedule()
-    change(paused=True)
-    assert state() == State.PAUSED
 
 
 # --- what is hidden
@@ -270,39 +237,6 @@ def test_so_is_the_worst_state_of_a_live_job() -> None:
     assert state() == State.UNSEEN
     follow_code()
     assert state() == State.RUNNING
-
-
-def test_the_states_are_in_that_order() -> None:
-    assert State.values == [
-        "hidden",
-        "paused",
-        "impossible",
-        "stale",
-        "overdue",
-        "ahead",
-        "failing",
-        "overrunning",
-        "delayed",
-        "unseen",
-        "running",
-        "idle",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("level", "states"),
-    [
-        (Level.OK, [State.HIDDEN, State.PAUSED, State.RUNNING, State.IDLE]),
-        (Level.WARNING, [State.OVERRUNNING, State.DELAYED, State.UNSEEN]),
-        (Level.CRITICAL, [State.IMPOSSIBLE, State.STALE, State.OVERDUE, State.AHEAD, State.FAILING]),
-    ],
-)
-def test_how_bad_each_of_them_is(level: Level, states: list[State]) -> None:
-    assert [state for state in State if state.level == level] == states
-
-
-def test_a_level_is_the_exit_status_of_a_nagios_plugin() -> None:
-    assert {level.name: level.value for level in Level} == {"OK": 0, "WARNING": 1, "CRITICAL": 2}
 
 
 # --- which jobs and which locks
@@ -392,21 +326,55 @@ def test_also_when_this_one_cannot_read_it(zone: str) -> None:
     assert (health().state, health().schedule) == (State.IDLE, "at full moon")
 
 
-# --- what it costs
+# --- the worst first
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("count", [1, 100])
-def test_it_takes_two_queries_whatever_the_number_of_jobs(
-    django_assert_num_queries: DjangoAssertNumQueries, count: int
-) -> None:
-    for number in range(count):
-        register(f"nightly-{number}")
-    follow_code()
-    start_run("nightly-0")
-    rows = [{"name": f"block-{number}", "job_name": f"nightly-{number}"} for number in range(1, count)]
-    held = {field.attname: getattr(lock("nightly-0"), field.attname) for field in locks().model._meta.fields}
-    locks().bulk_create(locks().model(**held | row | {"token": uuid4()}) for row in rows)
-    with django_assert_num_queries(2):
-        found = survey().healths
-    assert [health.state for health in found] == [State.RUNNING] * count
+def test_the_gates_of_jobs_are_those_that_ran_are_scheduled_or_are_paused() -> None:
+    gates().remember("ran", "scheduled", "paused", "only a lock")
+    gates().filter(name="ran").update(last_started_at=DBNow())
+    gates().filter(name="scheduled").update(schedule="@daily")
+    gates().filter(name="paused").update(paused=True)
+    assert {gate.name for gate in gates().filter(IS_OF_JOB)} == {"ran", "scheduled", "paused"}
+
+
+ILL = ("failing", "late", "late, and resumed earlier", "interrupted")
+
+
+def test_the_gates_of_ill_jobs_come_first_and_then_those_of_jobs_that_are_to_run() -> None:
+    hourly = {"schedule": "@hourly"}
+    resumed = {**hourly, "paused": True, "next_slot": DBNow() - 2 * HOUR}
+    interrupted = {"abandoned": True, "last_status": "interrupted"}
+    columns: dict[str, dict[str, Any]] = {
+        "failing": {"consecutive_failures": 1},
+        "late": {**hourly, "next_slot": DBNow() - 2 * HOUR},
+        "tomorrow": {**hourly, "next_slot": DBNow() + 24 * HOUR},
+        "a bit late": {**hourly, "next_slot": DBNow() - MINUTE},
+        "failing, but paused": {"paused": True, "consecutive_failures": 1},
+        "late, but paused": {**hourly, "paused": True, "next_slot": DBNow() - 2 * HOUR},
+        "late, but just resumed": {**resumed, "paused_until": DBNow() - MINUTE / 2},
+        "late, and resumed earlier": {**resumed, "paused_until": DBNow() - 2 * HOUR},
+        "interrupted": {**hourly, **interrupted, "last_finished_at": DBNow() - 2 * HOUR},
+        "just interrupted": {**hourly, **interrupted, "last_finished_at": DBNow() - MINUTE},
+        "asleep": {},
+    }
+    gates().remember(*columns)
+    for name, changes in columns.items():
+        gates().filter(name=name).update(**changes)
+    found = [gate.name for gate in worst_gates_first(gates())]
+    assert {gate.name for gate in worst_gates_first(gates()) if gate.is_ill} == {*ILL}
+    assert set(found[: len(ILL)]) == {*ILL}
+    assert found[-1] == "asleep"
+    assert found.index("tomorrow") < found.index("a bit late") < found.index("late, but paused")
+
+
+def test_those_whose_holders_may_be_dead_come_first() -> None:
+    start_run("older")
+    start_run("newer")
+    for name in "block", "impossible", "stale":
+        take(name)
+    locks().filter(name="older").update(acquired_at=DBNow() - MINUTE)
+    locks().filter(name="block").update(acquired_at=DBNow() - HOUR)
+    expire("stale")
+    set_the_databases_clock(-HOUR, "impossible")
+    assert [lock.name for lock in worst_locks_first(locks())] == ["impossible", "stale", "older", "newer", "block"]
+    assert [lock.name for lock in worst_locks_first(locks()).survey(2)] == ["impossible", "stale"]

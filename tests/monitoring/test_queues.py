@@ -10,7 +10,7 @@ import pytest
 from django_singlejob.conf import ZERO
 from django_singlejob.models import OneOffJob
 from django_singlejob.models.one_offs import one_offs
-from django_singlejob.monitoring.queues import Queue, has_any, queues
+from django_singlejob.monitoring.queues import Queue, queues
 from django_singlejob.process.clock import DBNow
 
 if TYPE_CHECKING:
@@ -33,52 +33,6 @@ def finish(status: str, queue: str = "default", *, count: int = 1, ago: timedelt
 
 def by_name(**given: Any) -> dict[str, Queue]:
     return {queue.name: queue for queue in queues(**given)}
-
-
-def test_where_nothing_is_due_there_is_no_queue() -> None:
-    place(due=-HOUR)
-    place(status="in_progress")
-    place(status="cancelled", finished_at=DBNow())
-    finish("done")
-    assert queues() == []
-
-
-def test_what_is_due_is_counted_by_queue() -> None:
-    place("mail", due=2 * HOUR)
-    place("mail", due=HOUR, count=2)
-    place("default", due=MINUTE)
-    default, mail = queues()
-    assert (default.name, default.due, default.oldest // MINUTE) == ("default", 1, 1)
-    assert (mail.name, mail.due, mail.oldest // HOUR, mail.is_cut) == ("mail", 3, 2, False)
-    assert (mail.failed, mail.finished, mail.failed_share) == (0, 0, 0)
-
-
-def test_what_failed_in_the_last_hour_is_counted_beside_what_finished() -> None:
-    finish("failed", count=2)
-    finish("failed", ago=HOUR + MINUTE)
-    finish("done", count=6)
-    finish("done", "mail")
-    (queue,) = queues()
-    assert (queue.due, queue.oldest) == (0, ZERO)
-    assert (queue.failed, queue.finished, queue.failed_share) == (2, 8, 0.25)
-
-
-def test_only_some_queues_and_jobs_are_looked_at() -> None:
-    for name in "default", "mail", "media":
-        place(name, job_name="nightly")
-        place(name, job_name="hourly")
-    assert by_name(names=["mail"]).keys() == {"mail"}
-    assert by_name(ignored=["mail"]).keys() == {"default", "media"}
-    assert [queue.due for queue in queues(passed_jobs=["nightly"])] == [1, 1, 1]
-    assert queues(passed_jobs=["nightly", "hourly"]) == []
-
-
-def test_beyond_a_limit_it_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    place(due=HOUR, count=3)
-    monkeypatch.setattr("django_singlejob.monitoring.queues.MOST", 3)
-    assert not by_name()["default"].is_cut
-    monkeypatch.setattr("django_singlejob.monitoring.queues.MOST", 2)
-    assert (by_name()["default"].due, by_name()["default"].is_cut) == (2, True)
 
 
 def test_a_long_queue_does_not_hide_others(
@@ -107,9 +61,3 @@ def test_of_very_many_that_finished_the_newest_are_compared(monkeypatch: pytest.
     finish("done", count=9)
     (queue,) = queues()
     assert (queue.failed, queue.finished, queue.failed_share) == (4, None, 0)
-
-
-def test_a_queue_exists_if_anything_was_enqueued_in_it() -> None:
-    finish("cancelled", "mail", ago=72 * HOUR)
-    assert has_any("mail")
-    assert not has_any("mali")

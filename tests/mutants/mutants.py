@@ -67,21 +67,19 @@ class Mutant:
 
 
 ACQUIRE = "django_singlejob/locking/acquire.py"
-ATTEMPTS = "django_singlejob/models/attempts.py"
 AT_EXIT = "django_singlejob/locking/at_exit.py"
-BATCHES = "django_singlejob/worker/batches.py"
+BATCHES = "django_singlejob/tasks/batches.py"
 BLOCK = "django_singlejob/running/decorators.py"
 CLOCK = "django_singlejob/process/clock.py"
 CLEAR = "django_singlejob/locking/clear.py"
 CLEARING = "django_singlejob/admin/clearing.py"
 DATABASE = "django_singlejob/database/transactions.py"
-ENQUEUE = "django_singlejob/running/enqueue.py"
+ENDINGS = "django_singlejob/locking/endings.py"
 GATES = "django_singlejob/models/jobs.py"
 GRANT = "django_singlejob/locking/grant.py"
 GUARD = "django_singlejob/running/guard.py"
 GUARDED = "django_singlejob/running/guarded.py"
 HEARTBEAT = "django_singlejob/locking/heartbeat.py"
-KEEPER = "django_singlejob/locking/keeper.py"
 LEASE = "django_singlejob/locking/lease.py"
 LIVENESS = "django_singlejob/locking/liveness.py"
 LOCKS = "django_singlejob/models/locks.py"
@@ -92,13 +90,13 @@ ROWS = "django_singlejob/models/rows.py"
 RUNNER = "django_singlejob/running/runner.py"
 RUNS = "django_singlejob/models/runs.py"
 SHARED = "django_singlejob/running/shared.py"
-SINGLE = "django_singlejob/locking/single_statement.py"
+SINGLE = "django_singlejob/single_statement.py"
 CHILD = "django_singlejob/running/in_child.py"
 SERVING = "django_singlejob/running/serving.py"
 SUPERVISOR = "django_singlejob/running/supervisor.py"
 WATCH = "django_singlejob/running/watch.py"
 
-SINGLE_TESTS = "tests/locking/test_single_statement.py"
+SINGLE_TESTS = "tests/test_single_statement.py"
 EACH_WRITE = "tests/contract/test_loss.py::test_each_write_on_its_own_finds_nothing_of_the_successors"
 MEETS = "tests/contract/test_loss.py::test_a_heartbeat_that_comes_at_the_same_moment_finds_nothing"
 
@@ -154,8 +152,8 @@ OF_THE_PROTOCOL = (
         edits=(
             Edit(
                 GRANT,
-                "        if self.snapshot.lock:\n            return",
-                "        return True\n        if self.snapshot.lock:\n            return",
+                "        if snapshot.lock:\n            return",
+                "        return True\n        if snapshot.lock:\n            return",
             ),
         ),
         tests=(
@@ -343,10 +341,10 @@ REVERTED_REPAIRS = (
         name="no-check-before-the-body",
         breaks="A body begins although the lease was over before it did.",
         edits=(
-            Edit(RUNNER, "        self._lease.prove()\n        if asked", "        if asked"),
+            Edit(RUNNER, "        self.lease.prove()\n        if self.mistake", "        if self.mistake"),
             Edit(
                 RUNNER,
-                "            await finished(self._lease.prove)\n",
+                "            await finished(self.lease.prove)\n",
                 "            pass\n",
             ),
             Edit(BLOCK, "            answer.prove()\n", ""),
@@ -373,7 +371,10 @@ REVERTED_REPAIRS = (
                 "tests/contract/test_fence.py::test_who_would_take_over_does_not_wait_for_the_end_of_a_fenced_transaction",
                 SERVERS,
             ),
-            Witness("tests/processes/test_two_faults.py::test_an_attempt_that_others_block_is_not_reported_as_held"),
+            Witness(
+                "tests/processes/test_two_faults.py::"
+                "test_an_attempt_that_others_block_comes_back_in_time_and_is_not_reported_as_held"
+            ),
         ),
         simulation=Simulation("job", "servers", 40),
     ),
@@ -480,13 +481,7 @@ OTHERS = (
     Mutant(
         name="grant-by-another-server",
         breaks="A gate that was seen before a failover is passed after it.",
-        edits=(
-            Edit(
-                GATES,
-                "return self.filter(Exact(Timeline(), timeline))",
-                "return self.all()",
-            ),
-        ),
+        edits=(Edit(GATES, ".filter(Exact(Timeline(), seen.timeline))", ""),),
         tests=(
             Witness(
                 "tests/database/test_timeline.py::test_a_server_that_was_promoted_since_the_look_grants_nothing_by_it",
@@ -524,12 +519,12 @@ OTHERS = (
         edits=(
             Edit(
                 ACQUIRE,
-                "        granting = Granting(grant, snapshot, planned, history)\n",
-                "        granting = Granting(grant, snapshot, planned, history)\n"
+                "        grant = Grant.of(self.request, uuid4(), planned, snapshot)\n",
+                "        grant = Grant.of(self.request, uuid4(), planned, snapshot)\n"
                 "        gates().filter(name=self.request.own_name).update(**planned.changes)\n",
             ),
-            Edit(GRANT, "{**passed, **self.planned.changes}", "passed"),
-            Edit(GRANT, "{**changes, **self.planned.changes}", "changes"),
+            Edit(GRANT, "{**passed, **planned.changes}", "passed"),
+            Edit(GRANT, "{**changes, **planned.changes}", "changes"),
             Edit(
                 GATES,
                 "        if seen.next_slot is None:\n            return rows.filter",
@@ -713,8 +708,8 @@ OTHERS = (
         edits=(
             Edit(
                 ONE_OFFS,
-                "return self.in_progress().filter(token=token).update(**changes)",
-                "return self.in_progress().update(**changes)",
+                "return self.in_progress().filter(token=token).update(**self",
+                "return self.in_progress().update(**self",
             ),
         ),
         tests=(Witness("tests/contract/test_one_offs.py::test_what_becomes_of_one_is_nothing_to_the_others"),),
@@ -731,7 +726,7 @@ OTHERS = (
         ),
         tests=(
             Witness(
-                "tests/worker/test_batches.py::test_without_its_lock_a_worker_neither_records_nor_claims", WITH_TASKS
+                "tests/tasks/test_batches.py::test_without_its_lock_a_worker_neither_records_nor_claims", WITH_TASKS
             ),
         ),
     ),
@@ -740,24 +735,24 @@ OTHERS = (
         breaks="A worker records the end of a task without comparing token and version.",
         edits=(
             Edit(
-                ONE_OFFS,
+                BATCHES,
                 "pk__in=[row.pk for row in claimed], token=token, version=claimed[0].version)",
                 "pk__in=[row.pk for row in claimed])",
             ),
         ),
         tests=(
             Witness(
-                "tests/worker/test_batches.py::test_it_does_not_end_what_another_worker_has_begun_since", WITH_TASKS
+                "tests/tasks/test_batches.py::test_it_does_not_end_what_another_worker_has_begun_since", WITH_TASKS
             ),
-            Witness("tests/worker/test_batches.py::test_nor_what_it_has_itself_begun_again", WITH_TASKS),
-            Witness("tests/worker/test_batches.py::test_nor_what_now_has_another_token", WITH_TASKS),
+            Witness("tests/tasks/test_batches.py::test_nor_what_it_has_itself_begun_again", WITH_TASKS),
+            Witness("tests/tasks/test_batches.py::test_nor_what_now_has_another_token", WITH_TASKS),
         ),
     ),
     Mutant(
         name="batch-forgets-its-doubt",
         breaks="A claim whose COMMIT was not answered is never put back.",
         edits=(Edit(BATCHES, "            if is_uncertain:\n", "            if False:\n"),),
-        tests=(Witness("tests/worker/test_batches.py::test_a_claim_whose_answer_was_lost_is_not_lost", WITH_TASKS),),
+        tests=(Witness("tests/tasks/test_batches.py::test_a_claim_whose_answer_was_lost_is_not_lost", WITH_TASKS),),
     ),
     Mutant(
         name="takeover-waits-at-the-gate",
@@ -839,8 +834,7 @@ OTHERS = (
         edits=(
             Edit(
                 ACQUIRE,
-                "        transactions.refuse_open_transaction(transactions.alias(), "
-                "is_of_job=bool(self.request.job_name))\n"
+                "        transactions.refuse_open_transaction(self._alias, is_of_job=bool(self.request.job_name))\n"
                 "        try:",
                 "        try:",
             ),
@@ -889,7 +883,7 @@ OTHERS = (
         edits=(Edit(CLEARING, "return min(lock.now - self.database_at,", "return max(lock.now - self.database_at,"),),
         tests=(
             Witness(
-                "tests/admin/test_clearing.py::test_one_clock_that_is_set_ahead_between_two_looks_makes_no_watch_shorter",
+                "tests/admin/test_admin_locks.py::test_one_clock_that_was_set_ahead_ends_no_watch",
                 ONCE,
             ),
         ),
@@ -962,27 +956,25 @@ OTHERS = (
     Mutant(
         name="heartbeats-are-never-sent",
         breaks="Whoever keeps a lease never renews it.",
-        edits=(Edit(HEARTBEAT, "        kept.skip()\n    for some", "        kept.skip()\n    return\n    for some"),),
-        tests=(Witness("tests/locking/test_keeper.py::test_the_next_lease_has_a_thread_again", ONCE),),
+        edits=(Edit(HEARTBEAT, "        beat.skip()\n    for some", "        beat.skip()\n    return\n    for some"),),
+        tests=(Witness("tests/locking/test_heartbeat_thread.py::test_the_next_lease_has_a_thread_again", ONCE),),
         may_hang=True,
         simulation=Simulation("two_locks", "servers", 40),
     ),
     Mutant(
-        name="keeper-is-not-woken",
+        name="heartbeat-thread-is-not-woken",
         breaks="The thread of the heartbeats does not hear of a new lease while it waits for those that it has.",
-        edits=(Edit(KEEPER, "        self._calls.put(None)\n", ""),),
-        tests=(
-            Witness("tests/locking/test_keeper.py::test_a_lease_that_is_shorter_than_the_others_is_kept_too", ONCE),
-        ),
+        edits=(Edit(HEARTBEAT, "        self._calls.put(None)\n", ""),),
+        tests=(Witness("tests/locking/test_heartbeat_thread.py::test_a_lease_that_is_shorter_is_renewed_too", ONCE),),
         may_hang=True,
     ),
     Mutant(
-        name="keeper-of-the-parent",
+        name="heartbeat-thread-of-the-parent",
         breaks="A forked child takes its parent's thread of heartbeats for its own, although it has none.",
-        edits=(Edit(KEEPER, "if _keeper.pid != os.getpid():", "if False:"),),
+        edits=(Edit(HEARTBEAT, "if _own_thread.pid != os.getpid():", "if False:"),),
         tests=(
             Witness(
-                "tests/locking/test_keeper.py::test_a_forked_child_has_a_thread_of_its_own[ctypes.PyDLL(None).fork()]",
+                "tests/locking/test_heartbeat_thread.py::test_a_forked_child_has_a_thread_of_its_own[ctypes.PyDLL(None).fork()]",
                 ONCE,
             ),
         ),
@@ -1079,9 +1071,9 @@ OTHERS = (
         edits=(
             Edit(
                 SUPERVISOR,
-                "        self._heartbeats.keep(lease)\n        return started\n\n    def _ordered",
-                "        if not self._heartbeats.are_needed:\n            self._heartbeats.keep(lease)\n"
-                "        return started\n\n    def _ordered",
+                "        self._heartbeats.add(lease)\n        return started\n\n    def output",
+                "        if not self._heartbeats.are_needed:\n            self._heartbeats.add(lease)\n"
+                "        return started\n\n    def output",
             ),
         ),
         tests=(Witness("tests/processes/test_worker.py::test_the_heartbeats_of_all_runs_are_sent"),),
@@ -1122,7 +1114,7 @@ OTHERS = (
     Mutant(
         name="begin-once-begins-again",
         breaks="A one-off that may begin only once begins again after a deploy.",
-        edits=(Edit(ENQUEUE, "not is_stopped and job.most_attempts > 1", "not is_stopped"),),
+        edits=(Edit(ENDINGS, "may_begin_again=most > 1", "may_begin_again=most > 0"),),
         tests=(
             Witness("tests/contract/test_one_offs.py::test_one_that_may_begin_once_only_fails_if_it_is_told_to_end"),
         ),
@@ -1169,9 +1161,9 @@ OTHERS = (
         breaks="The last run of a slot that is not run again counts as no failure if a signal has ended it.",
         edits=(
             Edit(
-                RUNNER,
-                "is_cut_off=not grant.is_last_of_slot, is_failure=grant.is_last_of_slot",
-                "is_cut_off=not grant.is_last_of_slot",
+                ENDINGS,
+                "_replace(is_cut_off=False, is_failure=not is_stopped)",
+                "_replace(is_cut_off=False)",
             ),
         ),
         tests=(
@@ -1180,14 +1172,19 @@ OTHERS = (
         ),
     ),
     Mutant(
+        name="interruption-unheard",
+        breaks="No interruption counts as a failure, however many there are in a row.",
+        edits=(Edit(ENDINGS, "IF_SECOND if self.is_cut_off else int(self.is_failure)", "int(self.is_failure)"),),
+        tests=(
+            Witness("tests/contract/test_claims.py::test_the_second_interruption_in_a_row_is_a_failure"),
+            Witness("tests/contract/test_claims.py::test_so_it_is_if_no_schedule_has_started_the_run"),
+        ),
+    ),
+    Mutant(
         name="stopped-slot-again",
         breaks="The slot of a run that a user has stopped is run again.",
         edits=(
-            Edit(
-                RUNNER,
-                "(grant := self._lease.grant).slot and not self._lease.stopped_by:",
-                "(grant := self._lease.grant).slot:",
-            ),
+            Edit(ENDINGS, "end.is_cut_off and (is_stopped or ", "end.is_cut_off and ("),
             Edit(
                 RELEASE,
                 "(slot := self._grant.slot) and not locks().stopped_by(self._name, self._token)",
@@ -1226,12 +1223,12 @@ OTHERS = (
         breaks="The locks are read before the attempts, so an attempt that begins meanwhile counts as an orphan.",
         edits=(
             Edit(
-                ATTEMPTS,
+                RUNS,
                 '        tokens = set(self.values_list("token", flat=True))\n',
                 '        early = set(locks().values_list("token", flat=True))\n'
                 '        tokens = set(self.values_list("token", flat=True))\n',
             ),
-            Edit(ATTEMPTS, 'tokens - set(locks().values_list("token", flat=True))', "tokens - early"),
+            Edit(RUNS, 'tokens - set(locks().values_list("token", flat=True))', "tokens - early"),
         ),
         tests=(Witness("tests/models/test_runs.py::test_a_run_that_begins_meanwhile_is_no_orphan"),),
     ),
@@ -1278,7 +1275,7 @@ OTHERS = (
     Mutant(
         name="single-never-in-doubt",
         breaks="After a lost answer to a single statement, the caller does not know the lock that it was granted.",
-        edits=(Edit(ACQUIRE, "if single_statement.was_undone(error):", "if error:"),),
+        edits=(Edit(SINGLE, "if was_undone(error):\n            rule_out", "if error:\n            rule_out"),),
         tests=(Witness(f"{SINGLE_TESTS}::test_a_grant_whose_answer_is_lost_is_adopted", ("postgresql",)),),
     ),
     Mutant(

@@ -5,7 +5,7 @@ from typing import NoReturn, Self
 import pytest
 from hypothesis import given, strategies as st
 
-from django_singlejob.process.escaping import printable, shown
+from django_singlejob.process.escaping import cut, listed, printable, shown
 
 anything = st.text(st.characters()) | st.binary() | st.integers() | st.none()
 
@@ -98,3 +98,14 @@ def test_whatever_it_is_it_is_shown_on_one_line(text: str) -> None:
 
 def test_lines_are_kept_where_there_may_be_several() -> None:
     assert shown("one\ntwo\r\n", keep="\n") == "one\ntwo\\r\n"
+
+
+def test_of_a_long_text_it_is_said_how_much_is_left_out() -> None:
+    assert cut("x" * 2000) == "x" * 2000
+    assert cut("x" * 99_000) == f"{'x' * 2000}... and 97000 more characters"
+
+
+def test_of_many_names_some_are_listed_and_the_others_counted() -> None:
+    assert listed([]) == ""
+    assert listed("abcdefghij") == "a, b, c, d, e, f, g, h, i, j"
+    assert listed(iter("abcdefghijkl"), "; ") == "a; b; c; d; e; f; g; h; i; j; and 2 more"

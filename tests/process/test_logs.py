@@ -6,7 +6,9 @@ import ast
 import json
 import logging
 import logging.config
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta, timezone
+from io import StringIO
 from logging import LogRecord
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -35,6 +37,7 @@ from tests.contract.acts import (
     take,
     ticked,
 )
+from tests.test_docs import DOCS, blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
 pytest_plugins = "tests.fixtures"
 pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
 
+logger = logging.getLogger("django_singlejob")
 KEYS = {f"singlejob_{name}" for name in ("job", "lock", "run", "fence", "slot", "reason", "token")}
 TOKEN = UUID("1c5a8d4e-0000-4000-8000-000000000001")
 LEVELS = {"debug", "info", "warning", "error", "exception", "critical", "log"}
@@ -158,17 +162,6 @@ def test_a_job_that_fails_under_run_singleton(log: pytest.LogCaptureFixture) -> 
     assert logged(log, "'nightly' failed") == of_the_run() | {"reason": "ZeroDivisionError"}
 
 
-async def fail_later() -> None:
-    raise ZeroDivisionError
-
-
-@pytest.mark.django_db(transaction=True, available_apps=["django_singlejob"])
-def test_an_async_job_that_fails(log: pytest.LogCaptureFixture) -> None:
-    singleton_job("nightly", lock="shop")(fail_later).enqueue()
-    ticked()
-    assert logged(log, "'nightly' failed") == of_the_run() | {"reason": "ZeroDivisionError"}
-
-
 def test_a_job_that_is_skipped(log: pytest.LogCaptureFixture) -> None:
     job = singleton_job("nightly", lock="shop")(fail)
     take("shop")
@@ -200,7 +193,7 @@ def test_a_lost_lease(log: pytest.LogCaptureFixture) -> None:
     with pytest.raises(LeaseLost):
         lease.renew()
     heartbeats = Heartbeats()
-    heartbeats.keep(lease)
+    heartbeats.add(lease)
     heartbeats.beat()
     assert logged(log, "The lease on 'shop' was lost") == of_the_run() | {"reason": "LeaseLost"}
 
@@ -245,6 +238,88 @@ def test_a_record_forges_no_line_and_keeps_the_types_of_what_needs_no_escaping(l
     assert record.args
     assert [*record.args][2:] == [error, 7]
     assert facts(record) == {"lock": r"a\x1b\u202e"}
+
+
+# Acts on a terminal, forges a line of the log, and changes the direction of writing.
+HOSTILE = "x\x1b[31m\r\nCRITICAL all is lost\x85\u2028\u202ey"
+
+
+def raising(hostile: BaseException, note: str = "") -> BaseException:
+    """The exception, after it was raised and caught."""
+    if note:
+        hostile.add_note(note)
+    with suppress(BaseException):
+        raise hostile
+    return hostile
+
+
+def caused(cause: Exception) -> BaseException:
+    error = ValueError("no such customer")
+    error.__cause__ = raising(cause)
+    return raising(error)
+
+
+PARTS: dict[str, dict[str, Any]] = {
+    "an argument": {"args": [HOSTILE]},
+    "an argument that is an exception": {"args": [OSError(HOSTILE)]},
+    "an argument that is a dict": {"args": [{HOSTILE: HOSTILE}]},
+    "a fact": {"extra": about(job=HOSTILE, lock=HOSTILE, reason=HOSTILE, token=HOSTILE)},
+    "the class of an exception": {"extra": about(reason=type(HOSTILE, (Exception,), {})())},
+    "the message of an exception": {"exc_info": raising(ValueError(HOSTILE))},
+    "its message, without a traceback": {"exc_info": (ValueError, ValueError(HOSTILE), None)},
+    "its note": {"exc_info": raising(ValueError(), note=HOSTILE)},
+    "the message of its cause": {"exc_info": caused(ValueError(HOSTILE))},
+    "the messages of a group": {"exc_info": raising(ExceptionGroup(HOSTILE, [ValueError(HOSTILE)]))},
+    "a file's name in a traceback": {"exc_info": raising(SyntaxError(HOSTILE, (HOSTILE, 1, 1, HOSTILE)))},
+}
+
+
+@pytest.fixture
+def logging_of_docs() -> Iterator[StringIO]:
+    """What the page on alerts configures, without the mails. Returns what it prints."""
+    [example] = [block for block in blocks(DOCS / "recipes" / "alerts.md", "python") if "LOGGING = {" in block]
+    found: dict[str, Any] = {}
+    exec(example, found)
+    del found["LOGGING"]["handlers"]["mail_admins"]
+    found["LOGGING"]["loggers"]["django_singlejob"]["handlers"].remove("mail_admins")
+    before = logger.handlers[:]
+    logging.config.dictConfig(found["LOGGING"])
+    [handler] = logger.handlers
+    assert isinstance(handler, logging.StreamHandler)
+    handler.setStream(printed := StringIO())
+    yield printed
+    logger.handlers[:] = before
+    logger.setLevel(logging.NOTSET)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_no_part_of_a_record_acts_on_a_terminal_or_begins_a_line(part: str, logging_of_docs: StringIO) -> None:
+    """As the logging of the docs prints it, and with all attributes."""
+    given = {"args": [], "extra": about()} | PARTS[part]
+    args = given.pop("args")
+    logger.error("Something: %s" if args else "Something", *args, **given)
+    attributes = " ".join(f"%({name})s" for name in ["message", *given["extra"]])
+    logger.handlers[0].setFormatter(logging.Formatter(attributes))
+    logger.error("Something: %s" if args else "Something", *args, **given)
+    printed = logging_of_docs.getvalue()
+    assert "all is lost" in printed
+    lines = printed.removesuffix("\n").split("\n")
+    assert [line for line in lines if not line.isprintable()] == []
+    first = ("Something", "Traceback (most recent call last):", "ValueError: x")
+    assert [line for line in lines if not line.startswith(("  ", *first))] == []
+
+
+def test_no_record_has_the_stack_or_a_text_that_is_put_together() -> None:
+    """What is not among these parts is the same each time, or the project's, such as the names of threads."""
+    for place, call in logging_calls():
+        assert "stack_info" not in {keyword.arg for keyword in call.keywords}, place
+        texts = [each for each in call.args[:2] if isinstance(each, ast.JoinedStr | ast.BinOp)]
+        assert not texts, place
+
+
+def test_a_record_does_not_grow_with_what_it_tells_of(log: pytest.LogCaptureFixture) -> None:
+    logging.getLogger("django_singlejob").warning("%s, %s", "x" * 99_000, ValueError("x" * 99_000))
+    assert 4000 < len(log.records[-1].getMessage()) < 4100
 
 
 def test_what_cannot_be_printed_ends_no_job(log: pytest.LogCaptureFixture) -> None:

@@ -22,9 +22,8 @@ from django_singlejob.process.received_signals import (
     is_ctrl_c,
     is_second_signal_received,
     is_shutdown_requested,
-    kept_out,
     let_in,
-    signals_of_command,
+    without_signals,
 )
 from tests.contract.acts import in_thread
 
@@ -49,7 +48,7 @@ def never() -> None:
 # --- a body
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP])
 def test_a_signal_ends_the_body(signals: ReceivedSignals, signum: int) -> None:
     assert not is_shutdown_requested()
     with pytest.raises(JobInterrupted, match=f"by signal {signum:d}") as caught:
@@ -111,7 +110,7 @@ def test_a_second_signal_hurries(signals: ReceivedSignals, monkeypatch: pytest.M
 
 def test_it_is_kept_out_of_what_must_not_be_cut_short_and_raises_after_that(signals: ReceivedSignals) -> None:
     def body() -> None:
-        with kept_out():
+        with without_signals():
             send()
             reached.append("the end")
         reached.append("more")
@@ -123,14 +122,14 @@ def test_it_is_kept_out_of_what_must_not_be_cut_short_and_raises_after_that(sign
 
 
 def test_outside_a_body_nothing_raises_after_that(signals: ReceivedSignals) -> None:
-    with kept_out():
+    with without_signals():
         send()
     assert signals.received == signal.SIGTERM
 
 
 def test_what_another_thread_keeps_out_is_let_in_here(signals: ReceivedSignals) -> None:
     def look() -> bool:
-        with kept_out():
+        with without_signals():
             return True
 
     assert in_thread(look)
@@ -178,7 +177,7 @@ def test_a_coroutine_that_somebody_else_cancels_is_cancelled(signals: ReceivedSi
 
 def test_where_no_command_handles_them_signals_are_the_programs() -> None:
     def body() -> str:
-        with kept_out():
+        with without_signals():
             signal.raise_signal(signal.SIGINT)
         return "done"
 
@@ -195,11 +194,11 @@ def test_where_a_command_handles_them_no_other_exception_is_a_ctrl_c(signals: Re
 
 
 def test_a_command_that_a_program_calls_leaves_the_handlers_of_the_program_alone() -> None:
-    before = {signum: signal.getsignal(signum) for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    before = {signum: signal.getsignal(signum) for signum in received_signals.ENDING_SIGNALS}
     handler = signal.signal(signal.SIGHUP, lambda *_: None)
     try:
         theirs = signal.getsignal(signal.SIGHUP)
-        with signals_of_command(is_program=False) as signals:
+        with deferred_signals(is_guest=True) as signals:
             assert signal.getsignal(signal.SIGHUP) == theirs
             assert signal.getsignal(signal.SIGINT) == before[signal.SIGINT]  # a Ctrl-C is theirs too
             signal.raise_signal(signal.SIGTERM)  # which would have ended the process
@@ -234,7 +233,7 @@ def test_what_is_ignored_stays_ignored(ignore: Callable[[int], None]) -> None:
 
 @pytest.mark.parametrize("is_last", [False, True])
 def test_the_handlers_are_put_back(*, is_last: bool) -> None:
-    heeded = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
+    heeded = [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP]
     before = [signal.getsignal(signum) for signum in heeded]
     with pytest.raises(ZeroDivisionError), deferred_signals(is_last=is_last):
         raise ZeroDivisionError
@@ -300,7 +299,7 @@ def test_a_thread_that_is_started_with_signals_blocked_gets_none() -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     with blocked_signals():
         blocked = in_thread(lambda: signal.pthread_sigmask(signal.SIG_BLOCK, []))
-    assert {signal.SIGTERM, signal.SIGINT, signal.SIGHUP} <= blocked
+    assert {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP} <= blocked
     assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
 
 

@@ -5,5 +5,5 @@ from tests.settings import *  # noqa: F403
 LOGGING = {
     "version": 1,
     "handlers": {"console": {"class": "logging.StreamHandler"}},
-    "loggers": {"django_singlejob": {"handlers": ["console"], "level": "ERROR"}},
+    "loggers": {"django_singlejob": {"handlers": ["console"], "level": "WARNING"}},
 }

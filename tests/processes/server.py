@@ -29,7 +29,7 @@ from django_singlejob.jobs.schedule import next_slot, parse  # noqa: E402
 from django_singlejob.models import JobStatus  # noqa: E402
 from django_singlejob.models.jobs import gates  # noqa: E402
 from django_singlejob.process.clock import DBNow  # noqa: E402
-from django_singlejob.running.reports import run_due  # noqa: E402
+from django_singlejob.running.runner import run_due  # noqa: E402
 from tests.app.jobs import say, this_run, wait_until_told  # noqa: E402
 from tests.app.models import SlotRun  # noqa: E402
 from tests.contract.acts import tick  # noqa: E402
@@ -66,10 +66,10 @@ def serve() -> None:
     for _ in cron():
         is_own_line = random.choice([True, False])
         for report in run_due(job, early=options().slot_tolerance) if is_own_line else tick():
-            if report.outcome is None:
+            if report.error:
                 say("raised", repr(report.error))
             else:
-                reports[report.outcome.reason or "ran"] += 1
+                reports[report.reason or "ran"] += 1
     say(json.dumps({"clock_error": clock_error(), **reports}))
 
 

@@ -194,25 +194,11 @@ def options(**given: str) -> Any:
     return url_with
 
 
-def no_name(engine: str, name: str = "") -> dict[str, Any]:
-    return {"DATABASES": {"default": {"ENGINE": f"django.db.backends.{engine}", "NAME": name}}}
-
-
 MIGRATE = r"lacks a table or a column of django_singlejob \(.+\)\. Run manage\.py migrate\.( If the tables .*)?$"
 GRANT = r"does not allow this user to do that \(.+\)\. Grant SELECT, INSERT, UPDATE and DELETE on the tables"
 LOGIN = r"rejects this user \(.+\)\. Correct USER and PASSWORD in DATABASES\['default'\]\.$"
 CREATE = r"does not exist, or is not a database \(.+\)\. Create it, or correct DATABASES\['default'\]\['NAME'\]\.$"
 NO_ALIAS = r"'locks', but DATABASES has no such alias\. Use one of: default\.$"
-TWICE = (
-    r"^(CommandError|UNKNOWN): The jobs cannot be registered: DuplicateJob: Two jobs are called 'twice': "
-    r".+/jobs\.py:5\) and .+/jobs\.py:6\)\. Give one of them another name: .+\. Fix the error in .+/jobs\.py, line 6\.$"
-)
-APPS = [
-    "django.contrib.contenttypes",
-    "django_singlejob",
-    "tests.app.apps.TestAppConfig",
-    "tests.processes.two_of_one_name",
-]
 NOT_OPENED = r"Correct DATABASES\['default'\]\.$"
 AWAY = (
     r"The database does not answer.*: .+\w\)?\. Check that (the database server is running|the folder exists and that "
@@ -266,28 +252,6 @@ SET_UPS = [
         url=options(conect_timeout="5"),
         databases=("postgresql",),
     ),
-    SetUp(
-        "invalid isolation level",
-        78,
-        rf"isolation level '?sometimes'?.+\. {NOT_OPENED}",
-        url=options(isolation_level="sometimes"),
-        databases=("mysql",),
-    ),
-    SetUp("no NAME", 78, rf"Please supply the NAME value\. {NOT_OPENED}", no_name("sqlite3"), databases=("sqlite",)),
-    SetUp(
-        "no NAME",
-        78,
-        rf"Please supply the NAME or .+\. {NOT_OPENED}",
-        no_name("postgresql"),
-        databases=("postgresql",),
-    ),
-    SetUp(
-        "NAME too long",
-        78,
-        rf"is longer than PostgreSQL's limit .+\. {NOT_OPENED}",
-        no_name("postgresql", "shop" * 20),
-        databases=("postgresql",),
-    ),
     SetUp("no ENGINE", 78, "Please supply the ENGINE value", {"DATABASES": {}}),
     SetUp("unknown alias", 78, rf"SINGLEJOB\['DATABASE'\] is {NO_ALIAS}", {"SINGLEJOB": {"DATABASE": "locks"}}),
     SetUp(
@@ -304,15 +268,6 @@ SET_UPS = [
         {"SINGLEJOB": {"LEASE": 60}},
         listing=78,
     ),
-    SetUp(
-        "AUTODISCOVER = 'jobs'",
-        78,
-        r"SINGLEJOB\['AUTODISCOVER'\] is 'jobs', but must be a list",
-        {"SINGLEJOB": {"AUTODISCOVER": "jobs"}},
-        listing=78,
-    ),
-    SetUp("SINGLEJOB = []", 78, r"SINGLEJOB is \[\], but must be a dict\.$", {"SINGLEJOB": []}, listing=78),
-    SetUp("two jobs of one name", 2, TWICE, {"INSTALLED_APPS": APPS}, reading=None, listing=2),
 ]
 
 

@@ -7,17 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from django_singlejob import LockHeld, job_lock
-from django_singlejob.models import JobLock
 from tests.app.models import Counter
 from tests.contract.acts import expire
 from tests.databases import APPS
 from tests.processes.witness import ends, is_over
-from tests.waiting import eventually
 
 if TYPE_CHECKING:
-    from datetime import timedelta
-    from pathlib import Path
-
     from tests.processes.conftest import Call
 
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
@@ -38,14 +33,6 @@ def test_os_exit_leaves_the_lock_to_expire_and_the_run_to_be_abandoned(call: Cal
     expire("exits_at_once")
     with job_lock("exits_at_once"):
         assert ends("exits_at_once") == ["abandoned"]
-
-
-def test_a_forked_child_that_exits_frees_nothing_and_costs_the_parent_nothing(call: Call) -> None:
-    parent = call('forks("exits")')
-    assert parent.finish() == 0
-    assert parent.output.count("returned 'parent'") == 1
-    assert "raised" not in parent.output
-    assert is_over("forks", "successful")
 
 
 def test_a_forked_child_that_returns_from_the_job_holds_nothing(call: Call) -> None:
@@ -84,19 +71,3 @@ def test_the_next_job_of_the_process_finds_a_connection_that_works(call: Call, j
     child = call(f"{job}(), quick()")
     child.wait_for("returned (None, 'done')")
     assert is_over("quick", "successful")
-
-
-def test_a_body_that_outlasts_its_lease_keeps_its_lock(call: Call, go: Path) -> None:
-    child = call("until_told()")
-    child.wait_for("started")
-    eventually(lambda: kept_for() > 2 * JobLock.objects.get().lease)
-    with pytest.raises(LockHeld), job_lock("until_told"):
-        pass
-    go.touch()
-    child.wait_for("returned None")
-    assert is_over("until_told", "successful")
-
-
-def kept_for() -> timedelta:
-    held = JobLock.objects.get()
-    return held.heartbeat_at - held.acquired_at

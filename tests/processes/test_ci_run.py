@@ -113,32 +113,6 @@ def test_nor_after_a_signal(start: Start, name: str) -> None:
     assert not left_of(run)
 
 
-def test_two_runs_leave_each_other_alone(start: Start) -> None:
-    first, second = start(seconds=HOUR), start(seconds=HOUR)
-    runs = run_of(first), run_of(second)
-    first.terminate()
-    assert first.finish() == 128 + signal.SIGTERM
-    assert not left_of(runs[0])
-    assert len(left_of(runs[1])) >= 6
-    second.terminate()
-    assert second.finish() == 128 + signal.SIGTERM
-    assert not left_of(runs[1])
-
-
-def test_no_password_is_printed(start: Start) -> None:
-    child = start()
-    assert child.finish() == 0
-    assert not re.search(r"[0-9a-f]{32}", child.output)
-
-
-def test_servers_that_are_given_are_used_as_they_are(start: Start) -> None:
-    """It makes no user there, and drops nothing."""
-    given = {"DATABASE_URL": "postgres://nobody@127.0.0.1:1/none", "MYSQL_URL": "mysql://nobody@127.0.0.1:1/none"}
-    child = start(**given)
-    assert child.finish() == 1
-    assert "nobody" in child.output or "refused" in child.output
-
-
 def test_no_password_is_known() -> None:
     for page in SCRIPT, ROOT / ".github" / "CONTRIBUTING.md":
         assert not re.search(r"singlejob:singlejob|(?i:(?:password|identified by) '\w+')", page.read_text()), page

@@ -29,6 +29,8 @@ pytestmark = [
 CONTAINER = ["unshare", "--fork", "--pid", "--mount-proc"]
 NO_PROC = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh"]
 NO_CAPABILITY_BUT_FILES = ["--inh-caps=-all,+dac_override", "--ambient-caps=-all,+dac_override"]
+#: They do nothing to process 1, if it has no handler for them.
+NOT_HEEDED = [signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGPWR, signal.SIGRTMIN + 3]
 #: A user whom nobody else is: the system counts what each user has.
 USER = 1_000_000 + os.getpid()
 
@@ -71,13 +73,25 @@ def test_as_process_1_of_a_container_run_singleton_has_its_usual_status(
     assert is_over(command[0], end)
 
 
-def test_a_signal_ends_it_there_too(spawn: Spawn) -> None:
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGQUIT])
+def test_a_signal_ends_it_there_too(spawn: Spawn, signum: int) -> None:
     child = behind(CONTAINER, spawn, "run_singleton", "nap")
     child.wait_for("attempt")
-    os.kill(descendants(child.pid)[0], signal.SIGTERM)
-    assert child.finish() == 143
+    process_1 = descendants(child.pid)[0]
+    for other in NOT_HEEDED:
+        os.kill(process_1, other)
+    os.kill(process_1, signum)
+    assert child.finish() == 128 + signum
     assert is_over("nap", "interrupted")
     assert "cleaned up" in child.output
+
+
+def test_a_worker_ends_there_by_the_signal_of_several_images(spawn: Spawn) -> None:
+    child = behind(CONTAINER, spawn, "singleton_worker", **SETTINGS)
+    child.wait_for("all queues")
+    os.kill(descendants(child.pid)[0], signal.SIGQUIT)
+    assert child.finish() == 0
+    assert not JobLock.objects.exists()
 
 
 ORPHANS = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +12,8 @@ from django.core.management import call_command
 
 from django_singlejob import job_lock
 from django_singlejob.models import JobLock, JobRun, JobStatus
+from tests.app import jobs
+from tests.children import ROOT
 from tests.databases import APPS
 from tests.processes.witness import ends, is_over
 
@@ -30,22 +32,12 @@ def shell(spawn: Spawn, script: str, *options: str) -> Child:
     ("arguments", "status", "words"),
     [
         (["tick"], 0, "tick: ran"),
-        (["nightly", "--", "true"], 0, "nightly: ran"),
-        (["-m", "report", "today"], 0, "report: ran"),
-        (["-m", "report", "never"], 4, "report: failed, CommandError: There is no such day."),
         (["-m", "report", "today", "--status", "3"], 3, "report exited with status 3"),
-        (["exits", "--args", "[0]"], 0, "exits: ran"),
         (["exits", "--args", "[3]"], 1, "exits: failed"),
-        (["exits", "--args", '{"status": 3}'], 1, "exits: failed"),
-        (["exits", "--args", "3"], 2, "neither a JSON list nor an object"),
         (["nightly", "--", "sh", "-c", "exit 7"], 7, "status 7"),
         (["nightly", "--", "sh", "-c", "kill -9 $$"], 137, "status 137"),
         (["nightly", "--", "no-such-program"], 127, "not found"),
-        (["tick", "--", "true"], 2, "'tick' is a registered job"),
-        (["tick", "-o"], 2, "--close is only for shell commands"),
-        (["nightly", "--"], 2, "There is no command after --"),
         (["tik"], 2, "Did you mean 'tick'?"),
-        (["Nightly", "--", "true"], 2, "'Nightly' is not a valid name"),
     ],
 )
 def test_the_exit_status_shows_the_outcome(spawn: Spawn, arguments: list[str], status: int, words: str) -> None:
@@ -91,12 +83,6 @@ def test_wait_keeps_trying(spawn: Spawn) -> None:
     assert is_over("tick", "successful")
 
 
-def test_list_names_the_jobs(spawn: Spawn) -> None:
-    child = spawn.command("run_singleton", "--list")
-    assert child.finish() == 0
-    assert "tick: Does nothing." in child.output
-
-
 @pytest.mark.on_database("postgresql", "mysql")
 def test_a_database_that_is_away_is_status_69(spawn: Spawn, proxy: Proxy, through_proxy: dict[str, str]) -> None:
     proxy.go_down()
@@ -123,40 +109,11 @@ def test_a_command_and_its_children_get_the_signals(spawn: Spawn) -> None:
     assert is_over("nightly", "interrupted")
 
 
-def test_a_command_that_a_signal_ends_is_reported_as_such(spawn: Spawn) -> None:
-    child = shell(spawn, "echo started; exec sleep 600")
-    child.wait_for("started")
-    child.terminate()
-    assert child.finish() == 143
-    assert is_over("nightly", "interrupted")
-
-
 def test_the_row_shows_host_pid_and_command(spawn: Spawn) -> None:
     child = shell(spawn, "echo started; exec sleep 600")
     child.wait_for("started")
     lock = JobLock.objects.get()
     assert (lock.name, lock.hostname, lock.pid, lock.command) == ("nightly", socket.gethostname(), child.pid, "sh")
-
-
-def test_a_command_does_not_outlive_the_lease(spawn: Spawn) -> None:
-    child = shell(spawn, "trap 'echo noticed' TERM; echo pid $$ started; while :; do sleep 0.05; done", "--lease", "6")
-    child.wait_for("started")
-    JobLock.objects.all().delete()
-    assert child.finish() == 75
-    assert "noticed" in child.output
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(child.output.split()[1]), 0)
-    assert not JobLock.objects.exists()
-    assert ends("nightly") == ["failed"]
-
-
-def test_a_job_whose_lease_is_lost_is_status_75(spawn: Spawn) -> None:
-    child = spawn.command("run_singleton", "nap")
-    child.wait_for("attempt 1")
-    JobLock.objects.all().delete()
-    assert child.finish() == 75
-    assert "cleaned up" in child.output
-    assert ends("nap") == ["failed"]
 
 
 def test_two_servers_whose_clocks_differ_by_up_to_20_seconds_run_a_short_job_once_a_minute() -> None:
@@ -182,3 +139,42 @@ def passes(seconds: float) -> None:
     for status in JobStatus.objects.filter(last_started_at__isnull=False):
         started_at = (status.last_started_at or status.now) - timedelta(seconds=seconds)
         JobStatus.objects.filter(pk=status.pk).update(last_started_at=started_at)
+
+
+# --- a module that does not load
+
+SETTINGS = "from tests.settings import *\n\nINSTALLED_APPS = [*INSTALLED_APPS, 'half_a_shop']\n"
+JOBS = """from datetime import timedelta
+from django_singlejob import singleton_job
+
+singleton_job("restock", schedule=timedelta(hours=1))(print)
+"""
+
+
+def test_a_module_that_does_not_load_costs_only_its_own_jobs(spawn: Spawn) -> None:
+    package = spawn.folder / "half_a_shop"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "jobs.py").write_text(JOBS)
+    (spawn.folder / "half_settings.py").write_text(SETTINGS)
+    env = {"DJANGO_SETTINGS_MODULE": "half_settings", "PYTHONPATH": f"{spawn.folder}{os.pathsep}{ROOT}"}
+    spawn.command("singleton_worker", "--once", **env).finish()
+    slot = datetime(2026, 11, 1, tzinfo=UTC)
+    assert JobStatus.objects.filter(name="restock").update(next_slot=slot) == 1
+    jobs.says.enqueue("I run")
+
+    (package / "jobs.py").write_text(f"{JOBS}1 / 0\n")
+    child = spawn.command("singleton_worker", "--once", **env)
+    assert child.finish() == 0
+    assert f"ZeroDivisionError: division by zero. Fix the error in {package / 'jobs.py'}, line 5." in child.output
+    assert JobRun.objects.get().job_name == "says"
+    status = JobStatus.objects.get(name="restock")
+    assert status.next_slot == slot
+    assert status.schedule
+    assert spawn.command("singleton_status", "--check", **env).finish() == 2
+    assert spawn.command("check", **env).finish() == 1
+
+    # As on a server that has the next release.
+    (package / "jobs.py").write_text(JOBS.replace("print", "lambda: None"))
+    assert spawn.command("singleton_worker", "--once", **env).finish() == 0
+    assert JobRun.objects.filter(job_name="restock", slot__isnull=False).exists()

@@ -3,7 +3,6 @@ import none of the former, survive the latter, and run the others."""
 
 from __future__ import annotations
 
-import signal
 from textwrap import dedent
 from typing import TYPE_CHECKING
 
@@ -51,7 +50,6 @@ PROJECT = {
     "bakery/__init__.py": "",
     "bakery/__main__.py": MARKED + TASK,
     "bakery/mail.py": TASK,
-    "bakery/slow.py": MARKED + "from tests.app.jobs import wait_until_told; wait_until_told()" + TASK,
     "bakery/exits.py": MARKED + "raise SystemExit(3)",
     "bakery/interrupts.py": MARKED + "raise KeyboardInterrupt",
     "bakery/fails.py": MARKED + "1 / 0",
@@ -68,8 +66,6 @@ FOREIGN = [
     "__main__.send",
 ]
 BROKEN = ["bakery.exits", "bakery.interrupts", "bakery.fails", "bakery.needs"]
-# Where no command handles signals, a KeyboardInterrupt is taken for a Ctrl-C.
-NOT_INTERRUPTED = [name for name in BROKEN if name != "bakery.interrupts"]
 
 
 @pytest.fixture
@@ -155,61 +151,3 @@ def test_nor_does_one_that_stays(manage: Callable[..., Child], tmp_path: Path) -
     assert ran(tmp_path) == sorted(BROKEN)
     assert child.output.count("'unittest.__main__' is not looked up") == 1
     assert child.output.count("The module 'bakery.exits' cannot be imported") == 1
-
-
-def test_a_signal_that_comes_during_an_import_ends_the_worker(
-    manage: Callable[..., Child], tmp_path: Path, go: Path
-) -> None:
-    """The import goes on to its end; what was claimed next is run within the grace, or put back."""
-    by_hand("bakery.slow.send", "bakery.mail.send")
-    child = manage("singleton_worker", "--drain")
-    eventually(lambda: ran(tmp_path) == ["bakery.slow"])
-    child.send_signal(signal.SIGTERM)
-    go.touch()
-    assert child.finish() == 128 + signal.SIGTERM
-    assert set(OneOffJob.objects.values_list("status", "attempt")) <= {("waiting", 0), ("done", 1)}
-    assert "cannot be imported" not in child.output
-    assert not JobLock.objects.exists()
-
-
-def test_nor_does_a_process_that_asks_for_the_result(manage: Callable[..., Child], tmp_path: Path) -> None:
-    paths = [*FOREIGN, *(f"{name}.send" for name in NOT_INTERRUPTED)]
-    by_hand(*paths, "bakery.mail.send")
-    ask = f"""
-from {PACKAGE} import default_task_backend
-from {PACKAGE}.exceptions import TaskResultDoesNotExist
-from django_singlejob.models import OneOffJob
-for row in [*OneOffJob.objects.order_by("pk"), *OneOffJob.objects.order_by("pk")]:
-    try:
-        print(row.task_path, default_task_backend.get_result(str(row.pk)).status)
-    except TaskResultDoesNotExist:
-        print(row.task_path, "does not exist")
-"""
-    child = manage("shell", "-v", "0", "-c", ask)
-    assert child.finish() == 0, child.output
-    for path in paths:
-        assert child.output.splitlines().count(f"{path} does not exist") == 2
-    assert child.output.splitlines().count("bakery.mail.send READY") == 2
-    assert ran(tmp_path) == sorted(NOT_INTERRUPTED)
-
-
-def test_nor_does_one_that_asks_for_the_class_of_an_error(manage: Callable[..., Child], tmp_path: Path) -> None:
-    by_hand(*["bakery.mail.send"] * len(FOREIGN + NOT_INTERRUPTED))
-    for row, path in zip(
-        OneOffJob.objects.order_by("pk"), [*FOREIGN, *(f"{name}.Error" for name in NOT_INTERRUPTED)], strict=True
-    ):
-        OneOffJob.objects.filter(pk=row.pk).update(status="failed", error_class=path)
-    ask = f"""
-from {PACKAGE} import default_task_backend
-from django_singlejob.models import OneOffJob
-for row in OneOffJob.objects.order_by("pk"):
-    [error] = default_task_backend.get_result(str(row.pk)).errors
-    try:
-        print(error.exception_class)
-    except ImportError as refusal:
-        print("ImportError:", refusal)
-"""
-    child = manage("shell", "-v", "0", "-c", ask)
-    assert child.finish() == 0, child.output
-    assert child.output.count("ImportError: ") >= len(FOREIGN + NOT_INTERRUPTED)
-    assert ran(tmp_path) == sorted(NOT_INTERRUPTED)

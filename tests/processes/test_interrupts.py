@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from typing import TYPE_CHECKING
@@ -14,7 +15,8 @@ from django_singlejob.models.one_offs import one_offs
 from django_singlejob.running.enqueue import Order
 from tests.contract.acts import fall_behind
 from tests.databases import APPS
-from tests.processes.witness import ends, is_over
+from tests.processes.witness import ends, is_alive, is_over
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from tests.children import Spawn
@@ -69,7 +71,7 @@ TIGHT_LOOPS = """
 """
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP])
 def test_a_signal_interrupts_the_job_and_releases_its_lock(spawn: Spawn, signum: signal.Signals) -> None:
     child = spawn.command("run_singleton", "nap")
     child.wait_for("attempt 1")
@@ -77,6 +79,43 @@ def test_a_signal_interrupts_the_job_and_releases_its_lock(spawn: Spawn, signum:
     assert child.finish(PROMPTLY) == 128 + signum
     assert "cleaned up" in child.output
     assert "Traceback" not in child.output
+    assert is_over("nap", "interrupted")
+
+
+@pytest.mark.parametrize("signum", [signal.SIGWINCH, signal.SIGPIPE])
+def test_some_signals_do_nothing(spawn: Spawn, signum: signal.Signals) -> None:
+    child = spawn.command("run_singleton", "nap")
+    child.wait_for("attempt 1")
+    child.send_signal(signum)
+    child.terminate()
+    assert child.finish() == 143
+    assert is_over("nap", "interrupted")
+
+
+@pytest.mark.parametrize("signum", [signal.SIGUSR1, signal.SIGRTMIN + 3])
+def test_others_kill_the_command_as_any_program_and_its_guard_the_job(spawn: Spawn, signum: int) -> None:
+    child = spawn.command("run_singleton", "stubborn", "--args", '["sleeps"]')
+    child.wait_for("started")
+    (body,) = [int(found) for found in re.findall(r"started (\d+)", child.output)]
+    child.send_signal(signum)
+    assert child.finish() == -signum
+    eventually(lambda: not is_alive(body))
+    assert JobLock.objects.filter(name="stubborn").exists()
+
+
+def test_a_handler_of_the_project_is_called_all_the_same(spawn: Spawn) -> None:
+    code = """
+        import faulthandler, signal, sys
+        from django.core.management import execute_from_command_line
+        faulthandler.register(signal.SIGUSR1)
+        execute_from_command_line(["manage.py", *sys.argv[1:]])
+    """
+    child = spawn.code(code, "run_singleton", "nap")
+    child.wait_for("attempt 1")
+    child.send_signal(signal.SIGUSR1)
+    child.wait_for("most recent call first")
+    child.terminate()
+    assert child.finish() == 143
     assert is_over("nap", "interrupted")
 
 
@@ -96,7 +135,7 @@ SERVER = """
 """
 
 
-@pytest.mark.parametrize("line", ["run_singleton report", "singleton_worker --once", "singleton_worker --grace 0"])
+@pytest.mark.parametrize("line", ["run_singleton report", "singleton_worker --grace 0"])
 @pytest.mark.usefixtures("fresh_process")
 def test_the_slot_that_a_deploy_interrupts_is_run_by_the_next_server(spawn: Spawn, line: str) -> None:
     fall_behind(singleton_job("report", schedule="@yearly")(lambda: None))
@@ -110,6 +149,38 @@ def test_the_slot_that_a_deploy_interrupts_is_run_by_the_next_server(spawn: Spaw
     for _ in range(2):
         assert spawn.code(SERVER, "3", "singleton_worker", "--once").finish() == 0
     assert ends("report") == ["interrupted", "interrupted", "successful"]
+
+
+SLEEP = "print('started', flush=True); import time; time.sleep(60)"
+#: What a time-out around a line of a crontab may end each time.
+LINES = {
+    "by hand": ("nap", "--now"),
+    "shell command": ("nap-of-shell", "--", "sh", "-c", "echo started; exec sleep 60"),
+}
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_the_second_interruption_in_a_row_is_a_failure_whatever_has_started_the_run(spawn: Spawn, line: str) -> None:
+    name, *rest = LINES[line]
+    for status in 0, 2:
+        child = spawn.command("run_singleton", name, "--min-interval=0", *rest)
+        child.wait_for("attempt 1" if line == "by hand" else "started")
+        child.terminate()
+        assert child.finish() == 143
+        assert spawn.command("singleton_status", "--check").finish() == status
+    assert is_over(name, "interrupted", "interrupted")
+
+
+def test_so_it_is_for_a_one_off(spawn: Spawn) -> None:
+    Order(job_name="nap").enqueue()
+    for status in 0, 2:
+        child = spawn.command("singleton_worker", "--once")
+        child.wait_for("attempt 1")
+        child.terminate()
+        assert child.finish() == 143
+        assert spawn.command("singleton_status", "--check", "--job", "nap").finish() == status
+    assert is_over("nap", "interrupted", "interrupted")
+    assert [(each.status, each.attempt) for each in one_offs()] == [("waiting", 0)]
 
 
 @pytest.mark.usefixtures("fresh_process")
@@ -183,11 +254,22 @@ def test_a_command_that_waits_for_a_lock_is_interrupted_too(spawn: Spawn) -> Non
     assert ends("nap") == ["running"]
 
 
-def test_max_runtime_ends_a_job_that_is_blocked_in_a_call(spawn: Spawn) -> None:
-    child = spawn.command("run_singleton", "too_long")
-    assert child.finish(PROMPTLY) == 1
-    assert "cleaned up" in child.output
-    assert is_over("too_long", "interrupted")
+#: A management command and a shell command that end by SIGTERM, and one that does not.
+TOO_LONG = {
+    "management command": ("-m", "shell", "-c", SLEEP),
+    "shell command": ("--", "sh", "-c", "echo started; exec sleep 60"),
+    "stubborn shell command": ("--", "sh", "-c", "trap 'echo got SIGTERM' TERM; while :; do sleep 60; done"),
+}
+
+
+@pytest.mark.parametrize("words", TOO_LONG)
+def test_max_runtime_ends_a_command(spawn: Spawn, words: str) -> None:
+    child = spawn.command("run_singleton", "feed", "--max-runtime=1", "--lease=6", *TOO_LONG[words])
+    assert child.finish(2 * PROMPTLY) == 1
+    assert "feed: failed, JobTimeout: The job ran longer than its max_runtime" in child.output
+    assert ("got SIGTERM" in child.output) == ("stubborn" in words)
+    assert is_over("feed", "interrupted")
+    assert spawn.command("singleton_status", "--check").finish() == 2
 
 
 @pytest.mark.on_database("postgresql")  # MySQL's driver handles no signal before a query has ended
@@ -209,13 +291,6 @@ def test_a_coroutine_that_waits_can_be_interrupted(spawn: Spawn) -> None:
     child.wait_for("started")
     child.terminate()
     assert child.finish(2 * PROMPTLY) == 143
-    assert "cleaned up" in child.output
-    assert is_over("async_nap", "interrupted")
-
-
-def test_max_runtime_ends_a_coroutine_that_waits(spawn: Spawn) -> None:
-    child = spawn.command("run_singleton", "async_nap")
-    assert child.finish(2 * PROMPTLY) == 1
     assert "cleaned up" in child.output
     assert is_over("async_nap", "interrupted")
 

@@ -73,9 +73,8 @@ KEEPS = """
     """
 
 
-@pytest.mark.parametrize("second", ["first", "second"], ids=["of the same job", "of another job"])
-def test_the_lease_of_an_earlier_run_is_lost_and_touches_nothing_of_a_later_one(spawn: Spawn, second: str) -> None:
-    work_through(spawn, KEEPS, "first", second)
+def test_the_lease_of_an_earlier_run_is_lost_and_touches_nothing_of_a_later_one(spawn: Spawn) -> None:
+    work_through(spawn, KEEPS, "first", "second")
     earlier, later = OneOffJob.objects.order_by("pk").values_list("result", flat=True)
     assert earlier
     process = earlier[0]
@@ -118,28 +117,3 @@ def test_the_end_of_a_max_runtime_that_comes_after_the_body_interrupts_no_later_
 
 
 # --- a body that closes what is not its own
-
-CLOSES = """
-    import os, sys
-    from django.core.management import execute_from_command_line
-    from django_singlejob import singleton_job
-
-    @singleton_job
-    def closes():
-        os.closerange(3, 4096)
-        return os.getpid()
-
-    @singleton_job
-    def comes_next():
-        return os.getpid()
-
-    execute_from_command_line(["manage.py", *sys.argv[1:]])
-    """
-
-
-def test_after_a_body_that_closes_all_descriptors_the_next_run_gets_another_process(spawn: Spawn) -> None:
-    work_through(spawn, CLOSES, "comes_next", "closes", "comes_next", "comes_next")
-    before, closes, *later = OneOffJob.objects.order_by("pk").values_list("result", flat=True)
-    assert before == closes
-    assert len({closes, *later}) == 2
-    assert ends("closes") == ["successful"]

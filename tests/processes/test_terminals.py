@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from django_singlejob import job_lock
+from django_singlejob.models import OneOffJob
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.locks import locks
 from tests.contract.acts import HOUR, MINUTE, expire, start_run
 from tests.databases import APPS
 from tests.processes.conftest import WAYS, both_ways
 from tests.processes.witness import ends, is_over
+from tests.processes.workers import SETTINGS, enqueue
 from tests.selection import sampled
 from tests.terminal import Screen
 from tests.waiting import PATIENCE, eventually
@@ -42,16 +44,9 @@ ENCODINGS = sampled(["ascii", "latin-1", "utf-8"])
 COMMANDS = [
     ["singleton_status"],
     ["singleton_status", "--format", "json"],
-    ["run_singleton", "--list"],
     ["run_singleton", "held", "--", "true"],
-    ["run_singleton", "夜間"],
     ["clear_stale_locks", "--dry-run"],
-    ["clear_stale_locks", "--force", "夜間"],
     ["pause_singletons", "夜間"],
-    ["resume_singletons", "夜間"],
-    ["cancel_one_offs", "--job", "夜間"],
-    ["retry_one_offs", "--queue", "夜間"],
-    ["prune_singletons"],
     ["singleton_worker", "--once"],
 ]
 
@@ -242,6 +237,7 @@ def way() -> str:
 def shell(spawn: Spawn, way: str) -> Iterator[Shell]:
     opened = Shell(spawn, way)
     yield opened
+    print("What the test has not read:", opened.read(), sep="\n")
     opened.close()
 
 
@@ -308,3 +304,97 @@ def test_a_job_that_is_being_debugged_can_be_interrupted(shell: Shell) -> None:
     shell.press("q\n")
     shell.wait_for("status=1\r")
     assert is_over("stops_in_a_debugger", "failed")
+
+
+STOPPED = "was stopped by its terminal, which it reads or changes in the background, and keeps its lock until"
+
+
+@both_ways
+def test_a_job_that_asks_in_the_background_is_stopped_with_its_command_and_asks_again_in_the_foreground(
+    shell: Shell,
+) -> None:
+    shell.press(f"{sys.executable} -m django run_singleton asks_a_question --now &\n")
+    shell.wait_for("name?")
+    shell.press("echo\n")
+    shell.wait_for("Stopped")
+    shell.press("fg; echo status=$?\n")
+    shell.wait_for("run_singleton asks_a_question")
+    shell.press("Ada\n")
+    shell.wait_for("Hello Ada")
+    shell.press("\x03")
+    shell.wait_for("status=130")
+    assert is_over("asks_a_question", "interrupted")
+
+
+def run_command(shell: Shell, words: str, *options: str) -> None:
+    shell.press(f"{sys.executable} -m django run_singleton asks --lease 3 {' '.join(options)} --now -- {words}\n")
+
+
+ASKS = "sh -c 'trap \"echo cleans up; exit 1\" INT TERM; read answer < /dev/tty; echo answered: $?'"
+
+
+def test_a_command_that_asks_although_its_input_is_a_file_is_said_to_be_stopped_and_ends_by_a_signal(
+    shell: Shell,
+) -> None:
+    run_command(shell, f"{ASKS} < /etc/passwd; echo status=$?")
+    shell.wait_for(f"'asks' {STOPPED}")
+    told = locks().get().heartbeats
+    eventually(lambda: locks().get().heartbeats > told + 2)
+    assert STOPPED not in shell.read()
+    shell.press("\x03")
+    shell.wait_for("cleans up")
+    shell.wait_for("status=1\r")
+    assert is_over("asks", "interrupted")
+
+
+def test_so_does_one_that_a_user_stops(shell: Shell) -> None:
+    run_command(shell, f"{ASKS} < /etc/passwd; echo status=$?")
+    shell.wait_for(f"'asks' {STOPPED}")
+    assert locks().update(stopped_by="ada") == 1
+    shell.wait_for("cleans up")
+    shell.wait_for("status=1\r")
+    assert is_over("asks", "interrupted")
+
+
+def test_with_dev_null_it_has_no_terminal_either(shell: Shell) -> None:
+    run_command(shell, f"{ASKS} < /dev/null")
+    shell.wait_for("answered: 2")
+    shell.wait_for("ready> ")
+    assert is_over("asks", "successful")
+
+
+def test_nor_has_what_a_worker_runs(shell: Shell) -> None:
+    for name in "asks_its_terminal", "tasks.asks_its_terminal":
+        enqueue(name)
+    shell.press(
+        f"DJANGO_SETTINGS_MODULE={SETTINGS['DJANGO_SETTINGS_MODULE']} "
+        f"{sys.executable} -m django singleton_worker --drain -v 0; echo status=$?\n"
+    )
+    shell.wait_for("status=0")
+    assert [row.result for row in OneOffJob.objects.all()] == ["no terminal, no input"] * 2
+
+
+# --- its other keys
+
+
+def test_ctrl_backslash_interrupts_too_and_leaves_no_lock(shell: Shell) -> None:
+    run(shell, "asks_a_question")
+    shell.wait_for("name?")
+    shell.press("Ada\n")
+    shell.wait_for("Hello Ada")  # just before input() reads, Python would leave the signal for later
+    shell.press("\x1c")
+    shell.wait_for("status=131")
+    assert is_over("asks_a_question", "interrupted")
+
+
+def test_a_command_gets_ctrl_backslash_once(shell: Shell) -> None:
+    run_command(
+        shell,
+        """sh -c 'trap "echo caught; sleep 2; exit 1" QUIT; echo begun; while :; do sleep 0.1; done'; echo status=$?""",
+    )
+    shell.wait_for("begun\r")
+    shell.press("\x1c")
+    shell.wait_for("caught")
+    shell.wait_for("status=1\r")
+    assert "caught" not in shell.read()
+    assert is_over("asks", "interrupted")

@@ -19,6 +19,7 @@ from django_singlejob.locking.clear import clear
 from django_singlejob.models import JobLock, OneOffJob
 from tests.app.models import Counter
 from tests.children import ROOT
+from tests.contract.acts import expire
 from tests.databases import APPS
 from tests.processes.witness import ends
 from tests.processes.workers import (
@@ -197,9 +198,8 @@ def test_nor_does_a_thread_that_python_would_wait_for_keep_the_process(spawn: Sp
     assert left() == [("waiting", 0)]
 
 
-@jobs_and_tasks
-def test_it_ends_after_max_jobs_runs(spawn: Spawn, kind: str) -> None:
-    enqueue_noted(kind, range(30))
+def test_it_ends_after_max_jobs_runs(spawn: Spawn) -> None:
+    enqueue_noted("tasks", range(30))
     # Each of its looks takes longer than the interval.
     assert worker(spawn, "--threads", "10", "--max-jobs", "13", "--interval", "0.0001").finish() == 0
     assert len(notes()) == 13
@@ -220,6 +220,7 @@ def test_a_worker_whose_threads_are_all_busy_still_clears_the_lock_of_a_dead_hol
     victim.wait_for("attempt 1")
     victim.kill()
     victim.wait()
+    expire("nap")
     eventually(lambda: ends("nap") == ["abandoned"])
     assert not JobLock.objects.filter(name="nap").exists()
     assert left() == [("in_progress", 1)]
@@ -280,7 +281,7 @@ def test_jobs_of_one_lock_never_run_side_by_side_in_its_threads(spawn: Spawn) ->
     for _ in range(10):
         enqueue("adds")
         enqueue("adds_too")
-    child = worker(spawn, "--processes", "10", "--threads", "10")
+    child = worker(spawn, "--processes", "4", "--threads", "4")
     eventually(all_are_done)
     end(child)
     assert Counter.objects.get(name="sum").value == 20
@@ -297,9 +298,9 @@ def test_the_heartbeats_of_all_runs_are_sent(spawn: Spawn) -> None:
 
 @jobs_and_tasks
 def test_all_else_runs_side_by_side(spawn: Spawn, kind: str) -> None:
-    for number in range(10):
-        enqueue("tasks.meets" if kind == "tasks" else f"guest-{number}", number, 10)
-    child = worker(spawn, "--processes", "10", "--threads", "10")
+    for number in range(4):
+        enqueue("tasks.meets" if kind == "tasks" else f"guest-{number}", number, 4)
+    child = worker(spawn, "--processes", "4", "--threads", "4")
     eventually(all_are_done)
     end(child)
 
@@ -350,8 +351,6 @@ def test_one_that_a_program_calls_says_what_that_gives_up_and_heeds_signals_all_
 
 # --- the code changes
 
-ALONE = "SINGLEJOB = {'RUNS_PER_PROCESS': 1}\n"
-
 
 @pytest.fixture
 def project(tmp_path: Path, child_env: dict[str, str]) -> dict[str, str]:
@@ -394,31 +393,6 @@ def test_a_changed_file_restarts_it_after_the_current_runs(
     assert nothing_is_locked()
 
 
-def test_it_ends_when_it_needs_a_process_of_code_that_has_changed(
-    spawn: Spawn, project: dict[str, str], tmp_path: Path
-) -> None:
-    (tmp_path / "alone.py").write_text(f"from debug_settings import *\nDEBUG = False\n{ALONE}")
-    alone = project | {"DJANGO_SETTINGS_MODULE": "alone"}
-    child = worker(spawn, **alone)
-    assert edition(child) == 1
-    (tmp_path / "edition.py").write_text("EDITION = 2  # of other length\n")
-    enqueue("tells_the_edition")
-    assert child.finish() == 75
-    assert "the code has changed since this program was started" in child.output
-    assert left() == [("done", 1), ("waiting", 0)]
-    assert nothing_is_locked()
-    assert edition(worker(spawn, **alone)) == 2
-
-
-def test_or_does_not(spawn: Spawn, project: dict[str, str], tmp_path: Path) -> None:
-    child = worker(spawn, "--no-reload", **project)
-    assert edition(child) == 1
-    (tmp_path / "edition.py").write_text("EDITION = 2\n")
-    work_for(1.5)  # longer than Django's reloader rests
-    assert edition(child) == 1
-    end(child)
-
-
 # --- nobody reads what it says
 
 
@@ -442,14 +416,9 @@ def test_a_worker_that_cannot_say_what_it_does_works_on(spawn: Spawn, tmp_path: 
     assert nothing_is_locked()
 
 
-@pytest.mark.parametrize("reader", ["has ended", "is not there"])
-def test_and_restarts_when_the_code_has_changed(
-    spawn: Spawn, project: dict[str, str], tmp_path: Path, reader: str
-) -> None:
+def test_and_restarts_when_the_code_has_changed(spawn: Spawn, project: dict[str, str], tmp_path: Path) -> None:
     command = [sys.executable, "-m", "django", "singleton_worker", "--interval", "0.05"]
-    if reader == "is not there":
-        command = ["sh", "-c", 'exec "$@" >&-', "sh", *command]
-    with streams(reader) as stdout:
+    with streams("has ended") as stdout:
         env = spawn.env | SETTINGS | project | {"PYTHONUNBUFFERED": ""}  # what cannot be written stays in the buffer
         child = subprocess.Popen(command, env=env, cwd=ROOT, stdout=stdout)
         try:

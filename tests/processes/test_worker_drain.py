@@ -113,7 +113,7 @@ def test_what_another_worker_runs_does_not_keep_it(spawn: Spawn) -> None:
 
 
 def test_the_next_one_drains_what_a_killed_one_was_running(spawn: Spawn) -> None:
-    enqueue_noted("jobs", range(40), seconds=0.2)
+    enqueue_noted("jobs", range(20), seconds=0.1)
     child = drain(spawn)
     eventually(lambda: len(notes()) > 2)
     kill_alone(child)

@@ -16,7 +16,7 @@ from django.db import connection, transaction
 from django_singlejob.models import JobLock, OneOffJob
 from tests.databases import APPS
 from tests.processes.witness import ends, is_alive
-from tests.processes.workers import SETTINGS, all_are_done, end, enqueue, enqueue_noted, one_off, worker
+from tests.processes.workers import SETTINGS, all_are_done, end, enqueue, one_off, worker
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
@@ -32,17 +32,6 @@ once = pytest.mark.on_database("sqlite")
 def bodies(child: Child) -> list[int]:
     """The processes that have said `started PID`."""
     return [int(found) for found in re.findall(r"started (\d+)", child.output)]
-
-
-def test_after_a_crash_of_their_process_tasks_are_run_again_at_once(spawn: Spawn) -> None:
-    enqueue("tasks.crashes_once")
-    enqueue_noted("tasks", range(10))
-    child = worker(spawn)
-    eventually(all_are_done)
-    assert "The process of the tasks was killed by SIGSEGV." in child.output
-    assert OneOffJob.objects.get(task_path__endswith="crashes_once").result == 2
-    assert "lost" not in child.output
-    end(child)
 
 
 def test_a_crash_puts_back_no_task_of_another_worker(spawn: Spawn, go: Path) -> None:
@@ -66,18 +55,6 @@ def test_a_drain_runs_them_again_too(spawn: Spawn) -> None:
     enqueue("tasks.crashes_once")
     assert spawn.command("singleton_worker", "--drain", **SETTINGS).finish() == 0
     assert OneOffJob.objects.get().status == "done"
-
-
-@once
-def test_a_task_that_always_kills_its_process_fails(spawn: Spawn) -> None:
-    enqueue("tasks.kills_its_process")
-    OneOffJob.objects.update(max_attempts=2)
-    child = worker(spawn)
-    eventually(lambda: OneOffJob.objects.get().status == "failed")
-    end(child)
-    one_off = OneOffJob.objects.get()
-    assert (one_off.attempt, one_off.error) == (2, "The process that ran it was killed by SIGKILL.")
-    assert one_off.error_class.endswith("JobDied")
 
 
 @once
@@ -108,7 +85,7 @@ def test_a_busy_worker_keeps_its_leases(spawn: Spawn) -> None:
     enqueue("outlasts_its_lease")
     child = worker(spawn, "--processes", "2", "-v", "0")
     child.wait_for("started")
-    for number in range(300):
+    for number in range(60):
         enqueue(f"many-{number % 20}", number)
     eventually(lambda: ends("outlasts_its_lease") == ["successful"])
     assert "lost" not in child.output

@@ -19,12 +19,12 @@ from django_singlejob.monitoring.verdict import judge
 from django_singlejob.monitoring.workers import REMEMBERED, SeenWorker, workers
 from django_singlejob.process.clock import DBNow
 from tests.children import ROOT
+from tests.contract.acts import expire
 from tests.databases import APPS
 from tests.processes.workers import SETTINGS, end, one_off, worker
 from tests.waiting import eventually, work_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
     from uuid import UUID
 
@@ -81,6 +81,7 @@ def test_a_killed_worker_is_seen_as_dead_until_another_one_clears_its_lock(spawn
     victim = idle(spawn)
     victim.kill()
     victim.wait()
+    expire(FIRST)
     eventually(lambda: [seen.is_live for seen in workers()] == [False])
     successor = worker(spawn)
     eventually(lambda: [holder_pid(seen) for seen in workers()] == [successor.pid])
@@ -88,20 +89,15 @@ def test_a_killed_worker_is_seen_as_dead_until_another_one_clears_its_lock(spawn
     end(successor)
 
 
-def is_deleted() -> None:
-    JobLock.objects.all().delete()
-
-
 def is_cleared() -> None:
     # The worker may also hold the lock of pruning for a moment.
     assert clear(JobLock.objects.get(name=FIRST), force=True)
 
 
-@pytest.mark.parametrize("lose", [is_deleted, is_cleared])
-def test_a_lock_that_is_lost_while_idle_is_acquired_anew(spawn: Spawn, lose: Callable[[], None]) -> None:
+def test_a_lock_that_is_lost_while_idle_is_acquired_anew(spawn: Spawn) -> None:
     child = idle(spawn, "--queue", "mail")
     former = token()
-    lose()
+    is_cleared()
     eventually(lambda: token() not in (None, former))
     assert [seen.queues for seen in workers()] == [("mail",)]
     assert "Others retry" not in child.output
@@ -195,7 +191,7 @@ def test_the_verdict_on_real_workers(spawn: Spawn) -> None:
 
     victim.kill()
     victim.wait()
-    eventually(lambda: [seen.is_live for seen in workers()] == [False])
+    expire(FIRST)
     status, told = check(spawn)
     assert (status, "1 dead (worker django_singlejob.worker.1)" in told) == (2, True)
     clear(JobLock.objects.get(name=FIRST), force=True)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.core.management import call_command
-from django.db import connection
 
 from django_singlejob import current_run
 from django_singlejob.models import JobRun, OneOffJob
@@ -89,14 +88,6 @@ def test_psycopgs_pool(spawn: Spawn) -> None:
 def run(text: str, **names: Any) -> dict[str, Any]:
     exec(text, names)
     return names
-
-
-@on_mysql
-def test_mariadb_ends_idle_sessions(spawn: Spawn) -> None:
-    if not getattr(connection, "mysql_is_mariadb", False):
-        pytest.skip("MySQL has no such limit")
-    text = snippet("recipes/databases.md", "MariaDB and MySQL")
-    assert run_with(spawn, text, asking("SELECT @@session.idle_transaction_timeout")) == "60"
 
 
 @on_sqlite

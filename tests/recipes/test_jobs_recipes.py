@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import re
+import subprocess
 import sys
 from contextlib import contextmanager
 from datetime import timedelta
@@ -20,7 +21,9 @@ from django.test import RequestFactory
 from django.utils import timezone
 
 from django_singlejob import SKIPPED, JobStopped, JobTimeout, LeaseLost, current_run, job_lock, singleton_job
+from django_singlejob.jobs import registry
 from django_singlejob.models import JobLock, JobRun, OneOffJob
+from django_singlejob.running import runner
 from django_singlejob.signals import job_finished
 from tests.app.models import Counter
 from tests.children import ROOT
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from django.core.management.base import CommandParser
+    from pytest_django import Settings
 
     from tests.children import Child, Spawn
     from tests.fixtures import Elsewhere
@@ -220,12 +224,18 @@ def test_a_shell_command_runs_under_a_lock(project: Project) -> None:
     assert ends("nightly_backup") == ["successful"]
 
 
-def test_a_script_runs_as_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+def true(called: list[list[str]], words: list[str], start: Any = subprocess.Popen, **_: Any) -> Any:
+    called.append(words)
+    return start(["true"])
+
+
+def test_a_shell_command_is_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    run(snippet("recipes/jobs.md", "Run a shell command under a lock"))
     called: list[list[str]] = []
-    job = run(snippet("recipes/jobs.md", "Run a shell command under a lock")).nightly_backup
-    monkeypatch.setattr("subprocess.run", lambda words, check: called.append(words))
-    assert job.run().status == "successful"
-    assert called == [["/srv/shop/bin/backup"]]
+    monkeypatch.setattr("subprocess.Popen", partial(true, called))
+    assert registry.get("nightly_backup").schedule == "@daily"
+    assert runner.run(registry.get("nightly_backup")).status == "successful"
+    assert called == [["bash", "-o", "pipefail", "-c", "pg_dump shop | gzip > /backup/shop.gz"]]
 
 
 def test_one_server_runs_the_daemon(project: Project) -> None:
@@ -236,6 +246,17 @@ def test_one_server_runs_the_daemon(project: Project) -> None:
     assert JobLock.objects.get(name="beat").lease.total_seconds() == 10
     child.terminate()
     assert child.finish() == 143
+
+
+def test_a_job_is_for_some_servers(settings: Settings) -> None:
+    settings.SINGLEJOB = {**settings.SINGLEJOB, "HOSTNAME": "web1"}
+    job = run(snippet("recipes/jobs.md", "Choose the server")).dump_database
+    fall_behind(job)
+    call_command("singleton_worker", once=True)
+    assert not JobRun.objects.exists()
+    settings.SINGLEJOB["HOSTNAME"] = "backup-2.example.org"
+    call_command("singleton_worker", once=True)
+    assert JobRun.objects.get().job_name == "dump_database"
 
 
 # --- schedules

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter, OrderedDict, deque
 from datetime import UTC, datetime, timedelta, timezone
 from http import HTTPStatus
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -69,22 +67,11 @@ def test_what_is_no_json_is_refused_with_its_place(args: list[Any], message: str
     [
         {"priority": 101},
         {"priority": 0.5},
-        {"priority": None},
-        {"priority": [5]},
         {"priority": True},
-        {"priority": "5"},
-        {"queue_name": ""},
         {"queue_name": "q" * 201},
-        {"queue_name": None},
-        {"queue_name": ["default"]},
-        {"queue_name": b"default"},
         {"run_after": datetime(2026, 1, 1)},  # noqa: DTZ001
         {"run_after": MINUTE},
         {"queue_name": "a\0"},
-        {"queue_name": "\ud800"},
-        {"queue_name": "mail,media"},
-        {"queue_name": "*"},
-        {"run_after": datetime(1, 1, 1, tzinfo=UTC)},
         {"run_after": datetime(999, 12, 31, tzinfo=UTC)},
         {"run_after": datetime.max.replace(tzinfo=UTC)},
         {"run_after": datetime(1, 1, 1, tzinfo=timezone(HOUR))},
@@ -130,28 +117,6 @@ def test_what_is_json_comes_back_as_it_was(value: Any) -> None:
     mailing(lambda given: given).enqueue(value)
     ticked()
     assert (the_one_off().args, the_one_off().result) == ([value], value)
-
-
-#: Values that Django's own tasks accept as JSON, and what comes back.
-NORMALIZED: list[tuple[Any, Any]] = [
-    (b"h\xc3\xa9", "h\u00e9"),
-    (range(3), [0, 1, 2]),
-    (Counter("aab"), {"a": 2, "b": 1}),
-    ({1: "a", None: (b"b", 2**70)}, {"1": "a", "null": ["b", 2**70]}),
-    (deque([OrderedDict(a=1)]), [{"a": 1}]),
-    (MappingProxyType({2**64: 1.5}), {str(2**64): 1.5}),
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("value", "stored"), NORMALIZED, ids=repr)
-def test_what_is_nearly_json_is_kept_as_json(value: Any, stored: Any) -> None:
-    if str(2**70) in str(value) and not getattr(connection, "mysql_is_mariadb", True):
-        pytest.skip("MySQL keeps no long integers")
-    mailing(lambda **given: [given, value]).enqueue(given=value)
-    ticked()
-    row = the_one_off()
-    assert (row.args, row.kwargs, row.result) == ([], {"given": stored}, [{"given": stored}, stored])
 
 
 @pytest.mark.parametrize("name", ["\0", "\ud800", "a\udfff"], ids=ascii)
@@ -292,14 +257,11 @@ def test_many_are_part_of_the_callers_transaction(is_committed: bool) -> None:
         ),
         (((), {"\0": 1}), r"of calls\[1\], argument .* a character"),
         (4711, r"calls\[1\] is 4711\. Make it a pair"),
-        ((4711,), r"calls\[1\] is \(4711,\)\. Make it a pair"),
-        ((4711, {}), r"calls\[1\] is \(4711, {}\)\. Make it a pair"),
         (("mail", {}), r"calls\[1\] is \('mail', {}\)\. Make it a pair"),
-        (((), None), r"calls\[1\] is \(\(\), None\)\. Make it a pair"),
         (((), {1: 2}), r"calls\[1\] is \(\(\), {1: 2}\)\. Make it a pair"),
         ({"a": 1}, r"calls\[1\] is {'a': 1}\. Make it a pair"),
     ],
-    ids=["object", "set", "length", "name", "number", "one", "args", "text", "none", "key", "dict"],
+    ids=["object", "set", "length", "name", "number", "text", "key", "dict"],
 )
 def test_one_call_that_cannot_be_is_named_and_none_is_enqueued(
     call: Any, message: str, django_assert_num_queries: Any

@@ -12,7 +12,7 @@ from django.db import Error, OperationalError, connection, transaction
 
 from django_singlejob.models.one_offs import one_offs
 from django_singlejob.process.clock import DBNow
-from django_singlejob.running import insert
+from django_singlejob.running import enqueue
 from django_singlejob.running.enqueue import Order, place
 from tests.app.models import Counter
 from tests.contract.acts import HOUR, in_thread
@@ -139,7 +139,7 @@ def fail_at_the_second() -> Callable[..., Any]:
 
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(insert, "MOST_ROWS", 2)
+    monkeypatch.setattr(enqueue, "MOST_ROWS", 2)
 
 
 def enqueue_in_vain() -> None:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from asgiref.sync import async_to_sync
 
-from django_singlejob import SKIPPED, LockHeld, SingleJobError, job_lock, singleton_job
+from django_singlejob import SingleJobError, job_lock, singleton_job
 from django_singlejob.models.jobs import gates
-from tests.contract.acts import gate, is_free, last_run, lock, take
+from tests.contract.acts import gate, is_free, last_run, lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,10 +25,6 @@ pytest_plugins = "tests.fixtures"
 pytestmark = pytest.mark.usefixtures("fresh_process")
 
 MINUTE = timedelta(minutes=1)
-
-
-def never() -> None:
-    pytest.fail("it ran")
 
 
 @pytest.mark.django_db
@@ -52,21 +48,6 @@ class TestCalls:
         assert nightly.is_async
         assert async_to_sync(nightly)(5) == 5
         assert nightly.run(6).value == 6
-
-    def test_a_job_that_is_held_is_skipped(self) -> None:
-        job = singleton_job("nightly")(never)
-        take()
-        assert job() == SKIPPED
-        assert not SKIPPED
-        assert repr(SKIPPED) == "SKIPPED"
-        outcome = job.run()
-        assert (outcome.status, outcome.value, outcome.reason, outcome.run) == ("skipped", SKIPPED, "held", None)
-        assert outcome.holder == lock().holder
-
-    def test_or_it_is_an_error(self) -> None:
-        take()
-        with pytest.raises(LockHeld):
-            singleton_job("nightly", on_held="raise")(never)()
 
     def test_the_settings_of_the_job_are_those_of_the_lock(self) -> None:
         @singleton_job(lock="reports", lease=6 * MINUTE)

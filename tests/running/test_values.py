@@ -188,13 +188,6 @@ def test_the_arguments_together_have_the_same_length(args: list[Any], kwargs: di
         assert not comes_back(list(more))
 
 
-@pytest.mark.parametrize("name", ["a\0", "\ud800", "a\udc80b"], ids=ascii)
-def test_the_names_of_arguments_are_checked_as_values_are(name: str) -> None:
-    for args, kwargs in ([], {name: 1}), ([{name: 1}], {}), ([], {"a": {"b": {"c": {name: 1}}}}), ([], {"a": name}):
-        with pytest.raises(Unstorable, match=r"^argument .* a character that databases do not store"):
-            stored_arguments(args, kwargs)
-
-
 @pytest.mark.parametrize("value", [None, True, 1, 1.5, "a", (1, [2, (3,)]), {"a": (1,)}, 2**64, []], ids=repr)
 def test_what_comes_back_as_it_was_or_as_a_list(value: Any) -> None:
     assert comes_back(value)

@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 
 #: What a right clock shows at the beginning of each schedule: a round minute.
 EPOCH = datetime(2030, 1, 1, tzinfo=UTC)
-EPOCH_SECONDS = EPOCH.timestamp()
 
 
 @dataclass

@@ -14,14 +14,14 @@ from django.db import transaction
 from django_singlejob import Job, current_run
 from django_singlejob.locking.acquire import acquire
 from django_singlejob.locking.clear import clear, dead_locks
-from django_singlejob.locking.keeper import kept_alive
+from django_singlejob.locking.heartbeat import renewing
 from django_singlejob.locking.recording import abandon_orphans
 from django_singlejob.locking.request import LockRequest, Reason, Refusal
-from django_singlejob.models.holder import this_process
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.locks import locks
 from django_singlejob.models.one_offs import one_offs
 from django_singlejob.process import clock
+from django_singlejob.process.holder import this_process
 from django_singlejob.running import runner
 from django_singlejob.running.enqueue import Order
 from django_singlejob.worker.due_run import one_off_of
@@ -204,7 +204,7 @@ def _hold_a_lock(actor: Actor) -> None:
 def _hold(actor: Actor, request: LockRequest, work: Callable[[Lease], object]) -> None:
     if lease := actor.ask(request):
         try:
-            with kept_alive(lease):
+            with renewing(lease):
                 work(lease)
         finally:
             lease.finish()

@@ -23,10 +23,9 @@ from django.db import connections
 from django.test.utils import override_settings
 
 from django_singlejob import Lease
-from django_singlejob.database import timeline, transactions
-from django_singlejob.locking import acquire, at_exit, keeper, lease as lease_module, recording
-from django_singlejob.models import holder
-from django_singlejob.process import clock, received_signals
+from django_singlejob.database import timeline, transactions, unusable
+from django_singlejob.locking import acquire, at_exit, heartbeat, lease as lease_module, recording
+from django_singlejob.process import clock, holder, received_signals
 from django_singlejob.worker import tick
 from tests.simulation import world
 
@@ -36,6 +35,8 @@ if TYPE_CHECKING:
     from tests.simulation.baton import Process, Strand
 
 ALIAS = "simulation"
+#: As it is in a program: a fixture of all tests shortens it.
+_IDLE = heartbeat.IDLE
 #: The models of other apps whose tables the bodies write to.
 _OF_THE_TESTS = ("FencedWrite",)
 
@@ -112,7 +113,7 @@ _MEMORY: list[tuple[Any, str, Callable[[], Any]]] = [
     (timeline, "_silent", set),
     (timeline, "_known_since", dict),
     (at_exit, "_granted", dict),
-    (keeper, "_keeper", keeper._Keeper),
+    (heartbeat, "_own_thread", heartbeat._HeartbeatThread),
 ]
 
 
@@ -135,13 +136,19 @@ def _package() -> list[Any]:
 
 @contextmanager
 def _replaced_everywhere(original: object, substitute: object) -> Iterator[None]:
-    """Replace an object in all modules of the package that have imported it."""
-    with ExitStack() as stack:
-        for module in _package():
-            for name, value in list(vars(module).items()):
-                if value is original:
-                    stack.enter_context(patch.object(module, name, substitute))
+    """Replace an object in all modules of the package that have imported it. No other has the same substitute."""
+    _replace(original, substitute)
+    try:
         yield
+    finally:
+        _replace(substitute, original)  # also in modules that were imported meanwhile
+
+
+def _replace(one: object, other: object) -> None:
+    for module in _package():
+        for name, value in list(vars(module).items()):
+            if value is one:
+                setattr(module, name, other)
 
 
 def _vendor_says(answers: dict[str, bool], name: str, original: Callable[[str], bool]) -> Callable[[str], bool]:
@@ -153,6 +160,10 @@ def _vendor_says(answers: dict[str, bool], name: str, original: Callable[[str], 
 
 def _is_of_one_host(_: str) -> bool:
     return world.current is None or world.current.profile == world.ONE_HOST
+
+
+def _has_one_writer(alias: str) -> bool:
+    return _is_of_one_host(alias)
 
 
 def _announced(init: Callable[..., None]) -> Callable[..., None]:
@@ -185,12 +196,15 @@ def _outside_replaced() -> Iterator[None]:
         replace(lease_module, "os", system)
         replace(holder, "os", system)
         replace(holder, "socket", SimpleNamespace(gethostname=lambda: _here().here.name))
+        replace(heartbeat, "IDLE", _IDLE)
+        # The real name is another one in each program.
+        replace(unusable, "place_of", lambda alias: alias)
         replace(Lease, "__init__", _announced(Lease.__init__))
         for original, substitute in (
             (clock.wait, wait),
             (transactions.in_turn, lambda _: nullcontext()),
             (transactions.is_on_one_host, _is_of_one_host),
-            (transactions.has_one_writer, _is_of_one_host),
+            (transactions.has_one_writer, _has_one_writer),
             (received_signals.start_thread, start_thread),
         ):
             stack.enter_context(_replaced_everywhere(original, substitute))

@@ -10,9 +10,8 @@ import pytest
 
 from django_singlejob.models.locks import JobLockQuerySet
 from tests.simulation import faults
-from tests.simulation.explore.findings import Bounds, Findings, lines_of
-from tests.simulation.explore.observed import Intent
-from tests.simulation.explore.places import DEATHS, OF_ONE_HOST, OF_SERVERS, Kind, kinds_of
+from tests.simulation.explore.findings import Bounds, Findings
+from tests.simulation.explore.places import DEATHS, OF_SERVERS, Kind
 from tests.simulation.explore.scenarios import EXPLORED
 from tests.simulation.explore.search import explore, history_of
 from tests.simulation.world import ONE_HOST, SERVERS
@@ -140,44 +139,3 @@ def test_finds_what_a_single_order_shows() -> None:
     assert again.violation == violation
     assert "VIOLATION" in str(again.history)
     assert not history_of(schedule).violation
-
-
-def test_ends_when_its_time_is_over() -> None:
-    found = explore("clear", ONE_HOST, replace(WITHOUT_FAULTS, seconds=0))
-
-    assert not found.is_whole
-    assert found.left == 1
-    assert found.complete == -1
-
-
-# --- its parts
-
-
-def test_faults_have_places() -> None:
-    begin = Intent("BEGIN", is_local=False, has_connection=True)
-    update = Intent("UPDATE", is_local=True, has_connection=True)
-    sleep = Intent("sleep", is_local=True, has_connection=False)
-    cut = Kind(faults.CUT)
-    cut_after, late = (kind for kind in OF_SERVERS if kind.labels and kind.kind != faults.DIE and kind.seconds < 1)
-
-    assert [DEATHS[0].is_for(each) for each in (begin, update, sleep)] == [True, False, True]
-    assert [cut.is_for(each) for each in (begin, update, sleep)] == [True, True, False]
-    assert not cut_after.is_for(update)
-    assert not late.is_for(sleep)
-    assert kinds_of(ONE_HOST) == OF_ONE_HOST
-
-
-@pytest.mark.parametrize(
-    ("complete", "is_whole", "preemptions", "words"),
-    [
-        (-1, False, None, "not complete even without preemptions and faults"),
-        (0, False, None, "complete with up to 0 preemptions and 0 fault(s)"),
-        (2, False, None, "complete with up to 2 preemptions and 0 fault(s), and up to 1 preemptions and 1 fault(s)"),
-        (2, True, None, "complete with any number of preemptions and up to 1 fault(s)"),
-        (2, True, 2, "complete with up to 2 preemptions and up to 1 fault(s)"),
-    ],
-)
-def test_says_how_far_it_came(complete: int, is_whole: bool, preemptions: int | None, words: str) -> None:
-    found = Findings("clear", ONE_HOST, Bounds(preemptions=preemptions), complete=complete, is_whole=is_whole)
-
-    assert next(lines_of(found)) == f"clear on one_host: {words}"

@@ -12,7 +12,7 @@ from tests.mutants.copies import copied
 from tests.mutants.mutants import REVERTED_REPAIRS, Simulation
 from tests.mutants.trials import violation_in
 from tests.simulation.campaign import theatre
-from tests.simulation.faults import DIE, ISOLATION, Fault
+from tests.simulation.faults import ISOLATION, Fault
 from tests.simulation.scenarios import SCENARIOS
 from tests.simulation.schedule import Schedule
 from tests.simulation.world import SERVERS
@@ -69,12 +69,6 @@ def test_an_isolated_process_loses_its_transaction_while_it_sleeps(django_db_blo
     assert "FAULT isolation (+200 s) before sleep 2 of P1" in str(result.history)
     assert result.counts["writes"] == 0
     assert result.violation == ""
-
-
-def test_aims_are_drawn_where_they_point_to() -> None:
-    faults = [fault for seed in range(50) for fault in Schedule.of(seed, "deaths", SERVERS).faults]
-    assert {fault.process for fault in faults} == {1, 2}
-    assert any(fault.kind == DIE and fault.is_chained for fault in faults)
 
 
 def test_a_schedule_that_draws_its_scenario_draws_none_that_is_aimed() -> None:

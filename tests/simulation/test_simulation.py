@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from django_singlejob.locking import at_exit, keeper
+from django_singlejob.locking import at_exit
 from tests.children import ROOT
 from tests.simulation.baton import Process
 from tests.simulation.breakages import BREAKAGES
 from tests.simulation.campaign import theatre
 from tests.simulation.faults import CLOCKS, CUT, Fault
-from tests.simulation.oracle import Held, Oracle, State, Violation, Write
+from tests.simulation.oracle import Held, Oracle, State, Write
 from tests.simulation.scenarios import SCENARIOS
 from tests.simulation.schedule import Schedule, Theatre
 from tests.simulation.shrink import shrunk
@@ -36,13 +36,12 @@ pytestmark = [pytest.mark.on_database("sqlite"), pytest.mark.timeout(300)]
 
 #: For how long schedules are simulated here.
 SECONDS = 60
-#: As it is in other programs: a fixture of all tests shortens it.
-IDLE = keeper.IDLE
-#: How many schedules it takes at most to find each breakage, and on which scenario and profile. It took 1, 29 and 67.
+#: Seeds whose histories depended on the program: on the name of its database, and on how soon idle heartbeats end.
+TOLD_OF_THE_PROGRAM = (10, 1151)
+#: How many schedules it takes at most to find each breakage, and on which scenario and profile. It took 1 and 29.
 FOUND_WITHIN = {
     "takeover_without_suspicion": (5, "job", SERVERS),
     "no_fence": (200, "force", SERVERS),
-    "takeover_without_a_watch": (300, "job", ONE_HOST),
 }
 
 
@@ -56,7 +55,7 @@ def stage(django_db_blocker: DjangoDbBlocker) -> Iterator[Theatre]:
 def simulation(*arguments: str) -> subprocess.CompletedProcess[str]:
     """A program of its own: nothing else is in its memory."""
     command = [sys.executable, "-m", "tests.simulation", *arguments]
-    env = os.environ | {"PYTHONPATH": str(ROOT), "DJANGO_SETTINGS_MODULE": "tests.settings"}
+    env = os.environ | {"PYTHONPATH": str(ROOT), "DJANGO_SETTINGS_MODULE": "tests.settings", "PYTHONHASHSEED": "1"}
     return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=250, check=False)
 
 
@@ -92,19 +91,10 @@ def test_what_the_processes_remember_is_forgotten_after_the_last_schedule(
 # --- replay
 
 
-@pytest.mark.slow
-def test_a_seed_always_has_the_same_history(stage: Theatre) -> None:
-    schedule = Schedule.of(17)
-    first, again = (str(stage.play(schedule, is_kept=True).history) for _ in range(2))
-    assert first.count("\n") > 20
-    assert first == again
-
-
-@pytest.mark.slow
-def test_another_program_sees_the_same_history(stage: Theatre, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeper, "IDLE", IDLE)
-    result = stage.play(Schedule.of(18), is_kept=True)
-    done = simulation("--seed=18", "--schedules=1", "--history")
+@pytest.mark.parametrize("seed", TOLD_OF_THE_PROGRAM)
+def test_another_program_sees_the_same_history(stage: Theatre, seed: int) -> None:
+    result = stage.play(Schedule.of(seed), is_kept=True)
+    done = simulation(f"--seed={seed}", "--schedules=1", "--history")
     assert str(result.history) in done.stdout
 
 
@@ -115,12 +105,6 @@ def test_what_was_recorded_replays(stage: Theatre) -> None:
     replayed = stage.play(Schedule.from_json(drawn.schedule.as_json()), is_kept=True)
     faultless = [line.text for line in replayed.history.lines if "FAULT" not in line.text]
     assert faultless == [line.text for line in drawn.history.lines if "FAULT" not in line.text]
-
-
-@pytest.mark.slow
-def test_two_seeds_have_two_histories(stage: Theatre) -> None:
-    one, other = (str(stage.play(Schedule.of(seed, "job", SERVERS), is_kept=True).history) for seed in (1, 2))
-    assert one != other
 
 
 # --- what is broken on purpose
@@ -193,22 +177,6 @@ def state(fence: int, token: str | None, *writes: Write) -> State:
     return State({"made": (fence, token)}, {}, writes)
 
 
-def test_two_that_trust_themselves_at_once_are_a_violation() -> None:
-    oracle = judge(now=59.0)
-    for held in (held_by(1, 1, 60.0), held_by(2, 2, 100.0)):
-        oracle.granted(held.process, held.lease)
-    with pytest.raises(Violation, match="trust themselves at once"):
-        oracle.look()
-
-
-def test_one_after_the_other_is_none() -> None:
-    oracle = judge(now=60.0)
-    for held in (held_by(1, 1, 60.0), held_by(2, 2, 100.0)):
-        oracle.granted(held.process, held.lease)
-    oracle.look()
-    assert oracle.violations == []
-
-
 def test_a_write_under_an_older_fence_is_a_violation() -> None:
     oracle = judge(state(1, "a"), state(2, "b"), state(2, "b", Write(1, "made", 1)))
     assert oracle.violations == ["A write with fence 1 of 'made' was committed after fence 2."]
@@ -231,22 +199,10 @@ def test_a_slot_must_not_start_twice_as_the_same_attempt() -> None:
     assert oracle.violations == ["made 12:00 was started twice as attempt 2."]
 
 
-def test_a_body_must_not_start_without_trust() -> None:
-    oracle, held = judge(now=61.0), held_by(1, 1, 60.0)
-    oracle.body_started(held.process, held.lease, "made", None, 1, 1)
-    assert oracle.violations == ["A body of made began in P1, which does not trust its lease."]
-
-
 def test_a_check_must_not_pass_without_trust() -> None:
     oracle, held = judge(now=61.0), held_by(1, 1, 60.0)
     oracle.checked(held.process, held.lease)
     assert oracle.violations == ["A check in P1 passed, although it does not trust its lease."]
-
-
-def test_held_is_a_lie_if_the_lock_was_free_all_the_time() -> None:
-    oracle = judge()
-    oracle.refused_as_held(Process(1), "made", 1)
-    assert oracle.violations == ["P1 got the answer that 'made' is held, but it was free all the time."]
 
 
 # --- traces

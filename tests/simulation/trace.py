@@ -66,7 +66,7 @@ from typing import IO, TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from django_singlejob import Lease
-from django_singlejob.locking.grant import Granting
+from django_singlejob.locking.grant import Grant
 from django_singlejob.models.jobs import JobStatusQuerySet
 from django_singlejob.models.locks import JobLockQuerySet
 from tests.simulation import world
@@ -165,8 +165,8 @@ def _passed(trace: Trace, _: Any, args: Any, __: Any, ___: Any) -> dict[str, Any
     return {"lock": seen.name, "seen": seen.fence, "fence": seen.next_fence, "token": trace.token(token)}
 
 
-def _passed_own(trace: Trace, granting: Any, *_: Any) -> dict[str, Any]:
-    gate, grant = granting.snapshot.gate, granting.grant
+def _passed_own(trace: Trace, grant: Any, args: Any, *_: Any) -> dict[str, Any]:
+    gate = args[0]
     return {"lock": gate.name, "seen": gate.fence, "fence": grant.fence, "token": trace.token(grant.token)}
 
 
@@ -189,7 +189,7 @@ _EVENTS: list[tuple[Any, str, str, Any]] = [
     (JobLockQuerySet, "release", "release", _name_and_token),
     (JobLockQuerySet, "clear", "clear", _cleared),
     (JobStatusQuerySet, "pass_through", "gate", _passed),
-    (Granting, "_pass_own_gate", "gate", _passed_own),
+    (Grant, "_pass_own_gate", "gate", _passed_own),
     (JobStatusQuerySet, "hold", "hold", _name_and_token),
     (JobStatusQuerySet, "finish", "finish", _name_and_token),
     (JobStatusQuerySet, "revoke", "revoke", _named),

@@ -17,16 +17,15 @@ from django_singlejob.jobs.names import WORKER_LOCK
 from django_singlejob.locking import clear, liveness
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.locks import locks
-from django_singlejob.models.one_offs import OneOffJobQuerySet, one_offs
+from django_singlejob.models.one_offs import one_offs
 from django_singlejob.models.runs import runs
 from django_singlejob.process.clock import DBNow
 from django_singlejob.process.received_signals import deferred_signals
 from django_singlejob.running import runner
 from django_singlejob.running.enqueue import Order
-from django_singlejob.worker import due, due_run, lock as worker_lock, loop, pool, tick
+from django_singlejob.worker import due, due_run, lock as worker_lock, loop, tick
 from django_singlejob.worker.due import anything_due
 from django_singlejob.worker.loop import Worker
-from django_singlejob.worker.pool import Inline
 from django_singlejob.worker.tick import Plan
 from tests.contract.acts import (
     HOUR,
@@ -35,7 +34,6 @@ from tests.contract.acts import (
     everything,
     expire,
     fall_behind,
-    gate,
     hourly,
     is_free,
     last_run,
@@ -64,9 +62,9 @@ class Days:
         self.now = 0.0
         self.is_over = False
 
-    def pool(self) -> Inline:
+    def pool(self) -> due_run.Inline:
         self.is_over = False
-        return Inline()
+        return due_run.Inline()
 
     def pass_by(self, seconds: float) -> None:
         self.now += seconds
@@ -79,7 +77,7 @@ class Days:
 @pytest.fixture
 def days(monkeypatch: pytest.MonkeyPatch) -> Days:
     days = Days()
-    monkeypatch.setattr(pool, "sleep", days.pass_by)
+    monkeypatch.setattr(due_run, "sleep", days.pass_by)
     monkeypatch.setattr(loop, "Inline", days.pool)
     for module in loop, tick:
         monkeypatch.setattr(module, "local_now", lambda: days.now)
@@ -95,7 +93,7 @@ def passes(days: Days) -> list[Callable[[], Any]]:
 
 def ran() -> list[str]:
     """Work until nothing happens any more. Returns the names of the jobs that ran."""
-    return [report.name for report in Worker(PLAN).work() if report.outcome and not report.outcome.reason]
+    return [report.name for report in Worker(PLAN).work() if not (report.reason or report.error)]
 
 
 def test_it_runs_what_becomes_due_until_a_signal(passes: list[Any]) -> None:
@@ -117,12 +115,6 @@ def test_where_nothing_is_enabled_it_touches_nothing(days: Days, settings: Setti
     assert len(queries) == 0
     assert everything() == before
     assert days.is_over is plan.is_endless
-
-
-def test_a_new_schedule_is_in_the_database_at_once(passes: list[Any]) -> None:
-    job = scheduled()
-    ran()
-    assert gate().schedule == job.schedule
 
 
 def test_idle_it_asks_one_question_at_a_time(passes: list[Any]) -> None:
@@ -155,7 +147,7 @@ def test_nor_is_it_released_if_a_task_could_not_be_recorded(days: Days, monkeypa
 
     def be_told_twice() -> None:
         signals.is_repeated = True
-        monkeypatch.setattr(OneOffJobQuerySet, "finish_all", be_away)
+        monkeypatch.setattr("django_singlejob.tasks.batches.TaskQuerySet.finish_all", be_away)
 
     monkeypatch.setattr("tests.app.django_tasks.body", be_told_twice)
     Order(task_path="tests.app.django_tasks.plain", max_attempts=3, backend="default").enqueue()
@@ -239,7 +231,7 @@ def test_a_pass_with_more_slots_to_run_waits_for_the_run_that_is_under_way(
 ) -> None:
     waits: list[float] = []
 
-    class Busy(Inline):
+    class Busy(due_run.Inline):
         """As if each run took a minute, in another process."""
 
         def come_back(self) -> Any:
@@ -274,16 +266,6 @@ def test_a_drain_that_took_long_awaits_what_has_become_stale_meanwhile(
     list(Worker(Plan(drain=True)).work())
     assert not locks().exists()
     assert 2 <= days.now - loop.LONGEST_TICK - 1 < 4
-
-
-@pytest.mark.parametrize("end", [{"paused": False}, {"paused_until": DBNow()}], ids=["by hand", "by itself"])
-def test_a_paused_job_is_not_called(passes: list[Any], end: dict[str, Any]) -> None:
-    job: Any = singleton_job("mail")(lambda: None)
-    job()
-    gates().update(paused=True, paused_until=DBNow() + HOUR)
-    job.enqueue()
-    passes += [lambda: gates().update(**end)]
-    assert [report.outcome and report.outcome.reason for report in Worker(PLAN).work()] == [None]
 
 
 @pytest.mark.parametrize(
@@ -384,7 +366,7 @@ def test_one_worker_prunes_once_a_day(passes: list[Any], settings: Settings) -> 
 def in_order(**others: Any) -> list[str]:
     """Work until nothing happens any more. Returns the names of the jobs that ran, in their order."""
     plan = replace(PLAN, **others)
-    return [report.name for report in Worker(plan).work() if report.outcome and not report.outcome.reason]
+    return [report.name for report in Worker(plan).work() if not (report.reason or report.error)]
 
 
 def test_a_flood_of_one_offs_keeps_no_slot_waiting(days: Days) -> None:
@@ -437,13 +419,6 @@ def test_a_job_that_enqueues_itself_goes_on(days: Days) -> None:
     again.enqueue()
     assert in_order(max_jobs=5) == ["again"] * 5
     assert one_offs().waiting().count() == 1
-
-
-def test_a_one_off_of_a_job_that_is_unknown_here_holds_up_nothing(days: Days) -> None:
-    Order(job_name="unknown", priority=100).enqueue()
-    singleton_job("mail")(lambda: None).enqueue()
-    assert ran() == ["mail"]
-    assert one_offs().waiting().get().attempt == 0
 
 
 @pytest.mark.parametrize("columns", [{"args": "ab"}, {"args": 5}, {"args": {"a": 1}}, {"kwargs": ["a"]}, {"kwargs": 1}])

@@ -22,7 +22,7 @@ in_each_mode = pytest.mark.parametrize("plan", [Plan(once=True), Plan(drain=True
 
 
 def ran(plan: Plan) -> list[str]:
-    return [report.name for report in Worker(plan).work() if report.outcome and not report.outcome.reason]
+    return [report.name for report in Worker(plan).work() if not (report.reason or report.error)]
 
 
 @in_each_mode

@@ -14,10 +14,8 @@ from django_singlejob.worker.tick import Plan
 from tests.contract.acts import (
     BEAT,
     MINUTE,
-    coming_slot,
     expire,
     fall_behind,
-    gate,
     hourly,
     is_free,
     last_run,
@@ -28,7 +26,6 @@ from tests.contract.acts import (
     tick,
     ticked,
 )
-from tests.waiting import work_for
 
 if TYPE_CHECKING:
     pass
@@ -45,20 +42,6 @@ def due(name: str = "nightly", slots: int = 1, **settings: Any) -> Any:
 
 
 # --- what is run
-
-
-def test_sys_exit_ends_only_the_run() -> None:
-    def leave() -> None:
-        raise SystemExit(3)
-
-    job: Any = singleton_job("leaves", schedule=hourly(ago=30 * MINUTE), catch_up="all")(leave)
-    fall_behind(job, 3)
-    due(schedule=hourly(ago=10 * MINUTE))
-    assert [(report.name, type(report.error)) for report in tick()] == [
-        *[("leaves", SystemExit)] * 3,
-        ("nightly", type(None)),
-    ]
-    assert gate("leaves").next_slot == coming_slot(job)
 
 
 def test_a_keyboard_interrupt_ends_the_pass() -> None:
@@ -88,22 +71,6 @@ def test_but_one_that_a_job_of_a_command_raises_does_not(error: type[BaseExcepti
         first, second = tick()
     assert (first.name, type(first.error), second.name, second.error) == ("broken", error, "nightly", None)
     assert last_run("broken").status == ("failed" if error is KeyboardInterrupt else "interrupted")
-
-
-def test_what_a_one_off_enqueues_is_left_to_the_next_pass() -> None:
-    """Also if others begin meanwhile. Otherwise one that enqueues itself would never let the pass end."""
-    last: Any = singleton_job("last")(lambda: None)
-
-    def enqueue() -> None:
-        work_for(0.01)  # until it is later by the database's clock, which may have milliseconds
-        last.enqueue()
-
-    first: Any = singleton_job("first")(enqueue)
-    second: Any = singleton_job("second")(lambda: None)
-    first.enqueue()
-    second.enqueue()
-    assert [report.name for report in tick()] == ["first", "second"]
-    assert [report.name for report in tick()] == ["last"]
 
 
 @pytest.mark.parametrize("plan", [Plan(once=True), Plan(drain=True)], ids=["once", "drain"])

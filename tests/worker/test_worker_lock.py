@@ -7,17 +7,14 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from django.db import OperationalError, connection
+from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_singlejob.locking import acquire
 from django_singlejob.locking.clear import clear
 from django_singlejob.locking.request import Reason, Refusal
-from django_singlejob.models.holder import this_process
 from django_singlejob.models.locks import locks
-from django_singlejob.models.one_offs import one_offs
 from django_singlejob.process.received_signals import deferred_signals
-from django_singlejob.running.enqueue import Order
 from django_singlejob.worker.lock import WorkerLock
 from tests.contract.acts import is_free, lock, take
 
@@ -39,20 +36,6 @@ def held(ours: WorkerLock) -> Lease:
     lease = ours.hold()
     assert lease
     return lease
-
-
-def begin(token: Any) -> None:
-    """A task is in progress under the lock."""
-    Order(task_path="tests.app.django_tasks.plain", max_attempts=3, backend="default").enqueue()
-    assert one_offs().claim_locked(one_offs().parallel().lock_due(1), token, this_process())
-
-
-def rows() -> list[tuple[str, int]]:
-    return list(one_offs().order_by("pk").values_list("status", "attempt"))
-
-
-def be_away(*_: Any) -> Any:
-    raise OperationalError
 
 
 # --- held

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import CommandError, CommandParser, no_translations
 
-from django_singlejob.exceptions import quoted
+from django_singlejob.conf import quoted
 from django_singlejob.jobs.schedule import duration_in_words
 from django_singlejob.locking.clear import Watchman, clear, dead_locks
 from django_singlejob.locking.liveness import SECOND, disagreement
@@ -15,8 +15,9 @@ from django_singlejob.management.exit_status import explained, refuse_settings
 from django_singlejob.management.output import Output, add_format
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.locks import locks
+from django_singlejob.monitoring.health import is_overrunning
 from django_singlejob.process.clock import instant_in_words
-from django_singlejob.process.escaping import shown
+from django_singlejob.process.escaping import listed, shown
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobLock
@@ -110,15 +111,18 @@ class Command(CallableCommand):
         return count
 
     def _list_overrunning(self) -> None:
-        means = gates().means()
         self._facts["overrunning"] = []
-        for lock in locks().overrunning(means):
-            self._facts["overrunning"].append(_facts_of(lock) | {"mean_duration": means[lock.job_name]})
-            self._output.line(f"Overrunning: {_described(lock)}; its mean is {means[lock.job_name]}.")
+        held = locks().live().survey()
+        statuses = gates().filter(name__in={lock.job_name for lock in held}).survey()
+        for lock in held:
+            status = statuses.get(lock.job_name)
+            if status and is_overrunning(status, lock):
+                self._facts["overrunning"].append(_facts_of(lock) | {"mean_duration": status.mean_duration})
+                self._output.line(f"Overrunning: {_described(lock)}; its mean is {status.mean_duration}.")
 
 
 def _names() -> str:
-    return shown(", ".join(locks().order_by("name").values_list("name", flat=True)))
+    return shown(listed(locks().order_by("name").values_list("name", flat=True)))
 
 
 def _facts_of(lock: "JobLock") -> dict[str, Any]:

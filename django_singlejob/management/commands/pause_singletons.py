@@ -5,14 +5,15 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
+from django_singlejob.control.pausing import pause
 from django_singlejob.jobs.names import REASON_LENGTH
-from django_singlejob.locking.pausing import pause
 from django_singlejob.management.arguments import instant, text
 from django_singlejob.management.exit_status import EX_USAGE
 from django_singlejob.management.pause_or_resume import GateCommand
-from django_singlejob.models.holder import this_user
-from django_singlejob.models.jobs import database_now
+from django_singlejob.models.jobs import database_now, gates
 from django_singlejob.process.clock import instant_in_words
+from django_singlejob.process.escaping import listed
+from django_singlejob.process.holder import this_user
 
 
 class Command(GateCommand):
@@ -22,7 +23,6 @@ class Command(GateCommand):
     )
     act = pause
     done = "Paused"
-    not_done = "was already paused"
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
@@ -43,14 +43,21 @@ class Command(GateCommand):
                 "already. Give a later instant.",
                 returncode=EX_USAGE,
             )
-        return {"until": until, "reason": given["because"] or "", "by": this_user()}
+        return super().how(given) | {"until": until, "reason": given["because"] or "", "by": this_user()}
 
     def aside(self, how: dict[str, Any]) -> str:
         return f" until {instant_in_words(how['until'])}" if how["until"] else ""
 
+    def not_done(self, how: dict[str, Any]) -> str:
+        return "was already paused"
+
     def close(self, given: dict[str, Any]) -> None:
         if given["all"]:
             self.say("Tasks that are not jobs are not paused.")
+            by_name = gates().paused().filter(paused_with_all=False, paused_until__isnull=False)
+            sooner = by_name.filter(paused_until__lt=given["until"]) if given["until"] else by_name
+            if names := sorted(sooner.values_list("name", flat=True)):
+                self.say(f"Paused by name, these resume by themselves before that: {listed(names)}.")
 
 
 def reason(value: object) -> str:

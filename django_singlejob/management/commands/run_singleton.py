@@ -3,11 +3,9 @@
 import shlex
 import sys
 import traceback
-from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 from django.core.management import get_commands
@@ -20,14 +18,15 @@ from django_singlejob.jobs.names import validate_own_name
 from django_singlejob.jobs.schedule import next_slot
 from django_singlejob.jobs.words import schedule_in_words
 from django_singlejob.locking.lease import Lease
-from django_singlejob.management.arguments import RARE, seconds
+from django_singlejob.locking.position import MissedSlots
+from django_singlejob.management.arguments import RARE, lease, seconds
 from django_singlejob.management.exit_status import (
     EX_USAGE,
     discover_jobs,
     explained,
-    is_error,
     refuse_settings,
     status_and_line,
+    status_of_skip,
     where_traceback_is,
 )
 from django_singlejob.management.output import Output, add_format, verbosity_of_news
@@ -37,12 +36,11 @@ from django_singlejob.management.supervising import SupervisingCommand
 from django_singlejob.models.jobs import gates
 from django_singlejob.process.clock import CENTURY, instant_in_words, utc_now
 from django_singlejob.process.escaping import shown
-from django_singlejob.process.received_signals import ReceivedSignals, is_ctrl_c, signals_of_command
-from django_singlejob.running import runner
+from django_singlejob.process.received_signals import ReceivedSignals, deferred_signals
 from django_singlejob.running.command import ShellCommand
-from django_singlejob.running.misfires import MissedSlots
 from django_singlejob.running.order import Order, Work
-from django_singlejob.running.reports import Report, logged, most_slots, report_of, run_due, work_of
+from django_singlejob.running.outcomes import Outcome, logged
+from django_singlejob.running.runner import most_slots, run_due, work_of
 from django_singlejob.running.shared import SharedMemory
 
 # How to see a traceback at once. After `-m NAME`, the option would be that command's.
@@ -108,7 +106,13 @@ class Command(SupervisingCommand):
         add_format(parser)
         rare = parser.add_argument_group(RARE)
         rare.add_argument(
-            "--lease", type=seconds, metavar="S", help="How long the lease lasts without a heartbeat, in seconds."
+            "--lease", type=lease, metavar="S", help="How long the lease lasts without a heartbeat, in seconds."
+        )
+        rare.add_argument(
+            "--max-runtime",
+            type=seconds,
+            metavar="S",
+            help="How many seconds it may run until it is ended (default: the job's own, else no limit).",
         )
         rare.add_argument(
             "--min-interval",
@@ -154,20 +158,35 @@ class Command(SupervisingCommand):
             parser.error("--close is only for shell commands: LOCK --close -- COMMAND [ARG ...]")
 
     def handle(self, **given: Any) -> None:
+        status = 0
         discover_jobs()
         with explained():
             if given["list"]:
                 self._list(Output(self, given), has_counts=given["format"] == "json")
                 return
             refuse_settings()
-            shell_command = self._shell_command(given)
-            job = _with_options(_job(given, shell_command), given)
+            job = _with_options(_job(given, self._shell_command(given)), given)
+            shell_command = job.func if isinstance(job.func, ShellCommand) else None
             _check_arguments(job, given)
-            if _has_one_run(job, given) and not (shell_command or given["inline"]):
+            is_scheduled = job.schedule is not None and not given["now"]
+            has_one_run = not is_scheduled or most_slots(job) == 1
+            if has_one_run and not (shell_command or given["inline"]):
                 self.fork_first()
-            with signals_of_command(is_program=self.is_last) as signals, MissedSlots():
-                status = self._run(job, shell_command, given, signals)
-        if status:
+            with (
+                deferred_signals(is_last=self.is_last, is_guest=not self.is_last) as signals,
+                MissedSlots(),
+                ProgressBar(self.stderr) as bar,
+                nullcontext() if given["inline"] else self.supervisor(has_one_run=has_one_run) as supervisor,
+            ):
+                # A shell command cannot tell how far it is.
+                on_grant = bar.begin if supervisor and given["verbosity"] > 0 and not shell_command else None
+                terms = _terms(given, is_scheduled=is_scheduled)
+                arguments = split_arguments(given["arguments"])
+                for outcome in run_due(job, *arguments, supervisor=supervisor, on_grant=on_grant, **terms):
+                    bar.end()
+                    reported_status = self._tell(logged(outcome), shell_command, given, signals)
+                    status = status or reported_status
+        if status:  # the first one
             sys.exit(status)
 
     def _shell_command(self, given: dict[str, Any]) -> ShellCommand | None:
@@ -191,7 +210,7 @@ class Command(SupervisingCommand):
 
     @no_translations
     def _list(self, output: Output, *, has_counts: bool) -> None:
-        if not any(registry.all_jobs()):
+        if not registry.all_jobs():
             output.error(registry.NO_JOB)
         for job in registry.all_jobs():
             lock = "" if job.lock == job.name else f" (lock {job.lock})"
@@ -203,63 +222,29 @@ class Command(SupervisingCommand):
             counts = dict(gates().values_list("name", "run_count"))
             output.end({"jobs": [_facts(job) | {"run_count": counts.get(job.name, 0)} for job in registry.all_jobs()]})
 
-    def _run(
-        self, job: registry.Job, shell_command: ShellCommand | None, given: dict[str, Any], signals: ReceivedSignals
-    ) -> int:
-        """Run the job and print a line for each slot. Returns the first non-zero exit status, else 0."""
-        status = 0
-        with ProgressBar(self.stderr) as bar:
-            for report in self._reports(job, given, bar):
-                bar.end()
-                reported_status = self._tell(logged(report), shell_command, given, signals)
-                status = status or reported_status
-        return status
-
     def _tell(
-        self, report: Report, shell_command: ShellCommand | None, given: dict[str, Any], signals: ReceivedSignals
+        self, outcome: Outcome, shell_command: ShellCommand | None, given: dict[str, Any], signals: ReceivedSignals
     ) -> int:
         """Print the line for a slot. Returns its exit status."""
-        if report.error and given["traceback"]:
-            self.stderr.write("".join(traceback.format_exception(report.error)))
+        if outcome.error and given["traceback"]:
+            self.stderr.write("".join(traceback.format_exception(outcome.error)))
         terms: dict[str, Any] = {
             "child_status": shell_command.status if shell_command else None,
-            "skipped_status": given["skipped_status"],
-            "traceback": "" if given["traceback"] else f"{where_traceback_is(report)}, or with {SEEN_WITH}",
+            "traceback": "" if given["traceback"] else f"{where_traceback_is(outcome)}, or with {SEEN_WITH}",
         }
-        status, message = status_and_line(report, signum=signals.received, **terms)
-        (self._print_error if is_error(report) else self._print_news)(given, message)
-        return status
-
-    def _reports(self, job: registry.Job, given: dict[str, Any], bar: ProgressBar) -> Iterator[Report]:
-        is_scheduled, has_one_run = _is_scheduled(job, given), _has_one_run(job, given)
-        with nullcontext() if given["inline"] else self.supervisor(has_one_run=has_one_run) as supervisor:
-            # A shell command cannot tell how far it is.
-            on_grant = bar.begin if supervisor and given["verbosity"] > 0 and not given["child"] else None
-            terms: dict[str, Any] = {"supervisor": supervisor, "on_grant": on_grant}
-            yield from self._due(job, given, terms) if is_scheduled else self._at_once(job, given, terms)
-
-    def _due(self, job: registry.Job, given: dict[str, Any], terms: dict[str, Any]) -> Iterator[Report]:
-        return run_due(job, *split_arguments(given["arguments"]), early=options().slot_tolerance, **terms)
-
-    def _at_once(self, job: registry.Job, given: dict[str, Any], terms: dict[str, Any]) -> Iterator[Report]:
-        trigger = "manual" if given["now"] else "command"
-        words = given["child"] or ([sys.argv[0], *given["management"]] if given["management"] else None)
-        if given["management"]:
-            terms = terms | {"kind": f"{__name__}.work_of_command", "facts": {"command": given["management"]}}
-        on_grant = terms.pop("on_grant")
-        run = partial(runner.run, job, *split_arguments(given["arguments"]), trigger=trigger, command=words, **terms)
-        report = report_of(job, run, on_grant=on_grant)
-        if report.error and is_ctrl_c(report.error):
-            raise report.error
-        yield report
+        status, message = status_and_line(outcome, signum=signals.received, **terms)
+        (self._print_error if status else self._print_news)(given, message)
+        return status or status_of_skip(outcome, given["skipped_status"])
 
 
-def _is_scheduled(job: registry.Job, given: dict[str, Any]) -> bool:
-    return job.schedule is not None and not given["now"]
-
-
-def _has_one_run(job: registry.Job, given: dict[str, Any]) -> bool:
-    return not _is_scheduled(job, given) or most_slots(job) == 1
+def _terms(given: dict[str, Any], *, is_scheduled: bool) -> dict[str, Any]:
+    """On which terms the job is run: see ``Run``."""
+    if is_scheduled:
+        return {"early": options().slot_tolerance}
+    terms = {"trigger": "manual" if given["now"] else "command", "command": given["child"] or None}
+    if words := given["management"]:
+        terms |= {"command": [sys.argv[0], *words], "kind": f"{__name__}.work_of_command", "facts": {"command": words}}
+    return terms
 
 
 def work_of_command(order: Order, lease: Lease, memory: SharedMemory) -> Work:
@@ -304,7 +289,12 @@ def _job(given: dict[str, Any], command: ShellCommand | None) -> registry.Job:
         return _job_of_command(given)
     name = given["name"]
     if command is None:
-        return _registered(name)
+        if registry.is_known(name) or name not in get_commands():
+            return registry.get(name)
+        raise CommandError(
+            f"There is no job {name!r}. To run the management command of that name: run_singleton -m {name}",
+            returncode=EX_USAGE,
+        )
     if registry.is_known(name):
         raise CommandError(
             f"{name!r} is a registered job, and the success of a shell command would hide the job's failures. Give the "
@@ -313,15 +303,6 @@ def _job(given: dict[str, Any], command: ShellCommand | None) -> registry.Job:
             returncode=EX_USAGE,
         )
     return registry.Job(name=validate_own_name(name), func=command)
-
-
-def _registered(name: str) -> registry.Job:
-    if name in get_commands() and not registry.is_known(name):
-        raise CommandError(
-            f"There is no job {name!r}. To run the management command of that name: run_singleton -m {name}",
-            returncode=EX_USAGE,
-        )
-    return registry.get(name)
 
 
 def _job_of_command(given: dict[str, Any]) -> registry.Job:
@@ -340,9 +321,17 @@ def _job_of_command(given: dict[str, Any]) -> registry.Job:
     )
 
 
+def _check_max_runtime(job: registry.Job, given: dict[str, Any]) -> None:
+    if given["max_runtime"] == ZERO:
+        raise CommandError("--max-runtime must be longer than 0 seconds.", returncode=EX_USAGE)
+    if given["max_runtime"] and (job.max_runtime or given["inline"]):
+        own = f"the job {job.name!r} has a max_runtime of its own, {job.max_runtime}"
+        why = own if job.max_runtime else "with --inline, nothing can end the job"
+        raise CommandError(f"--max-runtime cannot be used: {why}. Remove it.", returncode=EX_USAGE)
+
+
 def _with_options(job: registry.Job, given: dict[str, Any]) -> registry.Job:
-    if given["lease"] == ZERO:
-        raise CommandError("--lease must be longer than 0 seconds.", returncode=EX_USAGE)
+    _check_max_runtime(job, given)
     if given["standby"] and job.schedule is not None:
         message = f"--standby is for what runs all the time, and the job {job.name!r} has a schedule. Remove --standby."
         raise CommandError(message, returncode=EX_USAGE)
@@ -356,5 +345,6 @@ def _with_options(job: registry.Job, given: dict[str, Any]) -> registry.Job:
         on_held="skip",
         wait=CENTURY if given["standby"] else wait,
         lease=given["lease"] or job.lease,
+        max_runtime=given["max_runtime"] or job.max_runtime,
         min_interval=ZERO if given["now"] or given["standby"] else min_interval,
     )

@@ -11,7 +11,6 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError, Error
 from django.db.migrations import Migration
 
-from django_singlejob.conf import ZERO
 from django_singlejob.database import errors
 from django_singlejob.database.transactions import alias, has_one_writer
 from django_singlejob.exceptions import JobInterrupted, SingleJobError
@@ -19,19 +18,24 @@ from django_singlejob.jobs.names import MIGRATE_LOCK
 from django_singlejob.jobs.registry import Job
 from django_singlejob.locking.lease import Lease
 from django_singlejob.locking.request import Reason
-from django_singlejob.management.arguments import seconds
-from django_singlejob.management.exit_status import EX_TEMPFAIL, EX_USAGE, explained, refuse_settings, status_and_line
-from django_singlejob.management.own_tables import migrate_ours
+from django_singlejob.management.arguments import lease, seconds
+from django_singlejob.management.exit_status import (
+    EX_TEMPFAIL,
+    explained,
+    refuse_settings,
+    status_and_line,
+    status_of_skip,
+)
+from django_singlejob.management.migrating import explanation, migrate_ours
 from django_singlejob.management.supervising import SupervisingCommand
-from django_singlejob.management.unfinished import explanation
 from django_singlejob.models.locks import locks
 from django_singlejob.process.clock import local_now, sleep
 from django_singlejob.process.escaping import shown
-from django_singlejob.process.received_signals import ReceivedSignals, signals_of_command
-from django_singlejob.running import runner
+from django_singlejob.process.received_signals import ReceivedSignals, deferred_signals
 from django_singlejob.running.current_run import current_run
 from django_singlejob.running.order import Order, Work
-from django_singlejob.running.reports import Report, report_of, work_of
+from django_singlejob.running.outcomes import Outcome
+from django_singlejob.running.runner import Run, outcome_of, work_of
 from django_singlejob.running.shared import SharedMemory
 
 if TYPE_CHECKING:
@@ -70,7 +74,7 @@ class Command(SupervisingCommand):
         )
         parser.add_argument(
             "--lease",
-            type=seconds,
+            type=lease,
             metavar="S",
             help="How long the lease lasts without a heartbeat, in seconds. If a server dies while it migrates, "
             "another one goes on a little later than that.",
@@ -80,16 +84,14 @@ class Command(SupervisingCommand):
         if given["plan"] or given["check_unapplied"]:
             self._migrate(given)
             return
-        if given["lease"] == ZERO:
-            raise CommandError("--lease must be longer than 0 seconds.", returncode=EX_USAGE)
         refuse_settings()
         self.fork_first()
-        with signals_of_command(is_program=self.is_last) as signals:
-            report = self._attempt(given, signals)
-        if report:
-            self._end(report, signals)
+        with deferred_signals(is_last=self.is_last, is_guest=not self.is_last) as signals:
+            outcome = self._attempt(given, signals)
+        if outcome:
+            self._end(outcome, signals)
 
-    def _attempt(self, given: dict[str, Any], signals: ReceivedSignals) -> Report | None:
+    def _attempt(self, given: dict[str, Any], signals: ReceivedSignals) -> Outcome | None:
         """Migrate, or wait until another server has. Returns ``None`` if nothing is left to migrate."""
         give_up_at = local_now() + given["wait"].total_seconds()
         while True:
@@ -100,9 +102,9 @@ class Command(SupervisingCommand):
                     return None
                 migrate_ours(min(give_up_at, local_now() + RACE))
                 _exit_after(signals)
-                report = self._run(given)
-            if report.reason not in (Reason.HELD, Reason.UNDECIDED) or local_now() >= give_up_at:
-                return report
+                outcome = self._run(given)
+            if outcome.reason not in (Reason.HELD, Reason.UNDECIDED) or local_now() >= give_up_at:
+                return outcome
 
     def _wait_for_others(self, given: dict[str, Any], give_up_at: float, signals: ReceivedSignals) -> None:
         """Wait while another server migrates. If its lease has expired, the acquisition finds out if it is dead."""
@@ -129,11 +131,10 @@ class Command(SupervisingCommand):
             return True  # another server may be creating tables at this moment
         return False
 
-    def _run(self, given: dict[str, Any]) -> Report:
+    def _run(self, given: dict[str, Any]) -> Outcome:
         job, kind = self.job(given), f"{__name__}.work_of_migrate"
         with self.supervisor() as supervisor:
-            run = partial(runner.run, job, trigger="command", supervisor=supervisor, kind=kind, facts={"given": given})
-            return report_of(job, run)
+            return outcome_of(Run(job, trigger="command", kind=kind, facts={"given": given}), supervisor)
 
     def job(self, given: dict[str, Any]) -> Job:
         """What runs under the lock, with these options."""
@@ -170,16 +171,16 @@ class Command(SupervisingCommand):
         if given["verbosity"] > 0:
             self.stdout.write(shown(line))
 
-    def _end(self, report: Report, signals: ReceivedSignals) -> None:
+    def _end(self, outcome: Outcome, signals: ReceivedSignals) -> None:
         """Raise how the attempt ended, unless it was successful."""
-        if report.reason == Reason.HELD and report.outcome:
-            words = f"Nothing was migrated: another server ({report.outcome.holder}) migrates, and --wait is over."
+        if outcome.reason == Reason.HELD:
+            words = f"Nothing was migrated: another server ({outcome.holder}) migrates, and --wait is over."
             raise CommandError(shown(words), returncode=EX_TEMPFAIL)
-        if report.error and not isinstance(report.error, (SingleJobError, JobInterrupted)):
-            raise report.error  # as migrate itself does
-        status, line = status_and_line(report, signum=signals.received, skipped_status=EX_TEMPFAIL)
-        if status:
-            raise CommandError(shown(line), returncode=status) from report.error
+        if outcome.error and not isinstance(outcome.error, (SingleJobError, JobInterrupted)):
+            raise outcome.error  # as migrate itself does
+        status, line = status_and_line(outcome, signum=signals.received)
+        if status := status or status_of_skip(outcome, EX_TEMPFAIL):
+            raise CommandError(shown(line), returncode=status) from outcome.error
 
 
 def work_of_migrate(order: Order, lease: Lease, memory: SharedMemory) -> Work:

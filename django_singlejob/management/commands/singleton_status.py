@@ -4,17 +4,17 @@ import argparse
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from itertools import groupby
+from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from django.core.management.base import CommandError, CommandParser, no_translations
 
-from django_singlejob.exceptions import quoted
+from django_singlejob.conf import quoted
+from django_singlejob.jobs.discovery import autodiscover
 from django_singlejob.locking.request import Reason
 from django_singlejob.management.arguments import CallableCommand, queue, text, whole_number
-from django_singlejob.management.exit_status import discover_jobs, explanation_of, refuse_settings
+from django_singlejob.management.exit_status import explanation_of, refuse_settings
 from django_singlejob.management.output import add_format, as_json
-from django_singlejob.models.progress import Progress
 from django_singlejob.monitoring.facts import VERSION, status_of
 from django_singlejob.monitoring.findings import Finding, in_figures, roughly
 from django_singlejob.monitoring.health import Health, State, zone_of_schedule
@@ -22,8 +22,9 @@ from django_singlejob.monitoring.queues import Queue
 from django_singlejob.monitoring.verdict import Scope, Verdict, judge
 from django_singlejob.monitoring.workers import SeenWorker
 from django_singlejob.process.clock import instant_in_words
-from django_singlejob.process.escaping import shown
+from django_singlejob.process.escaping import listed, shown
 from django_singlejob.process.logs import in_english
+from django_singlejob.process.progress import Progress
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobStatus
@@ -32,8 +33,8 @@ EX_UNKNOWN = 3  # to Nagios
 
 # A text from the database is cut to this length.
 LONGEST = 1_000
-# The first line names no more subjects of a kind: it has to fit on a pager.
-MOST_NAMES = 10
+# The most lines of a table, and of advice: many systems that run --check keep much less.
+MOST_LINES, MOST_LINES_OF_CHECK = 1_000, 100
 
 
 def positive_number(value: object) -> int:
@@ -98,12 +99,14 @@ class Command(CallableCommand):
     def handle(self, **given: Any) -> None:
         scope = Scope(jobs=given["job"], queues=given["queue"], ignored=given["ignore"])
         try:
-            discover_jobs()
+            broken = autodiscover()
             refuse_settings()
-            verdict = judge(scope, failures=given["failures"], with_last_runs=True)
+            verdict = judge(scope, failures=given["failures"], with_last_runs=True, broken=broken)
         except Exception as error:
             self._give_up(error, explanation_of(error), given)
-        self.stdout.write(as_json(status_of(verdict).as_dict()) if given["format"] == "json" else _as_text(verdict))
+        is_json = given["format"] == "json"
+        most = MOST_LINES_OF_CHECK if given["check"] else MOST_LINES
+        self.stdout.write(as_json(status_of(verdict).as_dict()) if is_json else _as_text(verdict, most))
         if given["check"] and verdict.level:
             sys.exit(verdict.level)
 
@@ -120,35 +123,36 @@ class Command(CallableCommand):
         raise error
 
 
-def _as_text(verdict: Verdict) -> str:
-    return "\n".join(
-        [
-            _summary(verdict),
-            *_table_of_jobs(verdict.healths),
-            *_table(
-                ("FAILING", "LAST ERROR"),
-                (
-                    (health.name, health.status.last_error)
-                    for health in verdict.healths
-                    if health.state == State.FAILING and health.status and health.status.last_error
-                ),
+def _as_text(verdict: Verdict, most: int) -> str:
+    """At most this many lines of each table, and of the advice."""
+    tables = [
+        _table_of_jobs(verdict.healths),
+        _table(
+            ("FAILING", "LAST ERROR"),
+            (
+                (health.name, health.status.last_error)
+                for health in verdict.healths
+                if health.state == State.FAILING and health.status and health.status.last_error
             ),
-            *_table(
-                ("PAUSED", "UNTIL", "BY", "BECAUSE"),
-                (
-                    _row_of_pause(health.status)
-                    for health in verdict.healths
-                    if health.status and health.status.is_paused
-                ),
-            ),
-            *_table(
-                ("QUEUE", "DUE", "OLDEST", "FAILED LATELY", "WORKERS"),
-                (_row_of_queue(queue, verdict.servers(queue)) for queue in verdict.queues),
-            ),
-            *_table(("WORKER", "QUEUES", "STATE", "LAST SEEN"), map(_row_of_worker, verdict.workers)),
-            *_advice(verdict.findings),
-        ]
-    )
+        ),
+        _table(
+            ("PAUSED", "UNTIL", "BY", "BECAUSE"),
+            (_row_of_pause(health.status) for health in verdict.healths if health.status and health.status.is_paused),
+        ),
+        _table(
+            ("QUEUE", "DUE", "OLDEST", "FAILED LATELY", "WORKERS"),
+            (_row_of_queue(queue, verdict.servers(queue)) for queue in verdict.queues),
+        ),
+        _table(("WORKER", "QUEUES", "STATE", "LAST SEEN"), map(_row_of_worker, verdict.workers)),
+    ]
+    # A table begins with an empty line and its titles, the advice with an empty line.
+    lines = [*chain(*(_bounded(table, most + 2) for table in tables)), *_bounded(_advice(verdict.findings), most + 1)]
+    return "\n".join([_summary(verdict), *lines])
+
+
+def _bounded(lines: list[str], most: int) -> list[str]:
+    left_out = f"... and {len(lines) - most} more: --format json has all of them."
+    return lines if len(lines) <= most else [*lines[:most], left_out]
 
 
 def _summary(verdict: Verdict) -> str:
@@ -162,8 +166,7 @@ def _summary(verdict: Verdict) -> str:
 
 def _troubles(found: Sequence[Finding]) -> str:
     """The findings of one kind: ``2 overdue (backup, hourly_report)``."""
-    more = [f"and {len(found) - MOST_NAMES} more"] if len(found) > MOST_NAMES else []
-    return f"{len(found)} {found[0].kind.label} ({', '.join([*map(_subject, found[:MOST_NAMES]), *more])})"
+    return f"{len(found)} {found[0].kind.label} ({listed(map(_subject, found))})"
 
 
 def _subject(finding: Finding) -> str:

@@ -6,17 +6,18 @@ from typing import TYPE_CHECKING, Any
 from django.core.management.base import CommandParser, no_translations
 from django.db.models import Q
 
-from django_singlejob.exceptions import quoted
+from django_singlejob.conf import quoted
+from django_singlejob.control.stopping import Obstacle, stop_one_off, stop_run
 from django_singlejob.jobs.schedule import duration_in_words
-from django_singlejob.locking.stopping import Obstacle, stop_one_off, stop_run
 from django_singlejob.management.arguments import CallableCommand, key, text, token
 from django_singlejob.management.exit_status import EX_FAILED, EX_TEMPFAIL, EX_USAGE, explained, refuse_settings
 from django_singlejob.management.output import Output, add_format
-from django_singlejob.models.holder import this_user
 from django_singlejob.models.locks import locks
 from django_singlejob.models.one_offs import one_offs
-from django_singlejob.models.rows import readable
+from django_singlejob.models.unreadable import refuse, reporting
 from django_singlejob.process.clock import instant_in_words
+from django_singlejob.process.escaping import listed
+from django_singlejob.process.holder import this_user
 from django_singlejob.process.logs import in_english
 
 if TYPE_CHECKING:
@@ -63,18 +64,18 @@ class Command(CallableCommand):
 
     def _stop_run(self, name: str, token: object) -> int:
         """Returns the exit status."""
-        with readable("JobLock"):
+        with reporting(refuse):
             found = locks().filter(Q(name=name) | Q(job_name=name)).order_by("name").survey()
         chosen = [lock for lock in found if token in (None, lock.token)]
         if len(chosen) == 1:
             return self._told(chosen[0].name, stop_run(chosen[0], this_user()), _facts_of(chosen[0]), _when(chosen[0]))
         if chosen:
-            why = f"there are several. Choose one of them with --token: {'; '.join(map(_described, chosen))}."
+            why = f"there are several. Choose one of them with --token: {listed(map(_described, chosen), '; ')}."
             return self._complain(name, "several", why, EX_USAGE)
         if found:
-            why = f"the run with the token {token} has ended. This one goes on: {'; '.join(map(_described, found))}."
+            why = f"the run with the token {token} has ended. This one goes on: {listed(map(_described, found), '; ')}."
             return self._complain(name, "token", why, EX_FAILED)
-        held = ", ".join(locks().order_by("name").values_list("name", flat=True))
+        held = listed(locks().order_by("name").values_list("name", flat=True))
         why = f"nothing holds its lock. The locks held now: {held or 'none'}."
         return self._complain(name, Obstacle.OVER.value, why, EX_FAILED)
 

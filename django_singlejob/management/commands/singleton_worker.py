@@ -1,5 +1,6 @@
 """``manage.py singleton_worker``: run jobs and one-offs when they are due."""
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -16,6 +17,7 @@ from django_singlejob.database import transactions
 from django_singlejob.database.unusable import database_name
 from django_singlejob.exceptions import DatabaseUnreachable
 from django_singlejob.jobs import registry
+from django_singlejob.jobs.discovery import has_tasks
 from django_singlejob.jobs.names import PATH_LENGTH
 from django_singlejob.locking.request import Reason
 from django_singlejob.management.arguments import RARE, queue, seconds, text, whole_number
@@ -24,20 +26,18 @@ from django_singlejob.management.exit_status import (
     EX_USAGE,
     discover_jobs,
     explained,
-    is_error,
     refuse_settings,
     status_and_line,
     where_traceback_is,
 )
-from django_singlejob.management.output import verbosity_of_news
-from django_singlejob.management.reload import start_anew
+from django_singlejob.management.output import flush, verbosity_of_news
 from django_singlejob.management.supervising import SupervisingCommand
-from django_singlejob.process import received_signals
+from django_singlejob.process import messages, program, received_signals, rooms
 from django_singlejob.process.alive import AliveFile
 from django_singlejob.process.code import Code
 from django_singlejob.process.escaping import printable, shown
-from django_singlejob.process.received_signals import ReceivedSignals, signals_of_command
-from django_singlejob.running.reports import Report
+from django_singlejob.process.received_signals import ReceivedSignals, deferred_signals
+from django_singlejob.running.outcomes import Outcome
 from django_singlejob.worker.loop import Worker
 from django_singlejob.worker.tick import Plan
 
@@ -56,6 +56,10 @@ class Command(SupervisingCommand):
         "crontab line (* * * * *) on every server is enough for all jobs. With --drain it exits when nothing is due."
     )
     requires_system_checks = ()
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        rooms.find("lane")  # now, in executors too: later, the package may have been replaced by another release
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--once", action="store_true", help="Runs what is due now, one after the other, and exits.")
@@ -135,7 +139,7 @@ class Command(SupervisingCommand):
             raise CommandError(message, returncode=EX_USAGE)
         refuse_settings()
         with (
-            signals_of_command(is_program=self.is_last) as signals,
+            deferred_signals(is_last=self.is_last, is_guest=not self.is_last) as signals,
             explained(),
         ):
             status = self._work(given, signals)
@@ -150,10 +154,10 @@ class Command(SupervisingCommand):
         plan, status = replace(plan, is_outdated=code.has_changed_lately) if is_reloaded else plan, 0
 
         worker = Worker(plan, _reporter(given))
-        with _kept(alive, worker), closing(worker.work()) as reports:
+        with _touched(alive, worker), closing(worker.work()) as outcomes:
             self._begin(plan, given, is_supervisor=worker.is_supervisor)
-            for report in reports:
-                reported_status = self.tell(report, plan, given, signals)
+            for outcome in outcomes:
+                reported_status = self.tell(outcome, plan, given, signals)
                 status = status or reported_status
         # What has started a worker, or a drain, is to start it anew. A pass of cron comes again anyway.
         is_temporary = worker.has_given_up or (worker.is_outdated and not plan.once)
@@ -172,20 +176,20 @@ class Command(SupervisingCommand):
             self._write(self.stdout, introduction, given, self._verbosity_of_news(given))
         if not options().enabled:
             self._write(self.stdout, DISABLED, given, self._verbosity_of_news(given))
-        elif plan.once and not (registry.registered() or registry.has_tasks()):
+        elif plan.once and not (registry.all_jobs() or has_tasks()):
             self._write(self.stderr, registry.NO_JOB, given, 1)
 
-    def tell(self, report: Report, plan: Plan, given: dict[str, Any], signals: ReceivedSignals | None) -> int:
-        """Print a line for the report. Returns the exit status that it calls for."""
-        reported_status = self._print(report, given, signals)
-        return reported_status if _counts(report, plan) else 0
+    def tell(self, outcome: Outcome, plan: Plan, given: dict[str, Any], signals: ReceivedSignals | None) -> int:
+        """Print a line for the outcome. Returns the exit status that it calls for."""
+        reported_status = self._print(outcome, given, signals)
+        return reported_status if _counts(outcome, plan) else 0
 
-    def _print(self, report: Report, given: dict[str, Any], signals: ReceivedSignals | None) -> int:
+    def _print(self, outcome: Outcome, given: dict[str, Any], signals: ReceivedSignals | None) -> int:
         signum = signals.received if signals else None
-        status, message = status_and_line(report, signum=signum, traceback=where_traceback_is(report))
+        status, message = status_and_line(outcome, signum=signum, traceback=where_traceback_is(outcome))
         # On all servers but one, another server was faster.
-        is_no_news = report.reason not in (None, Reason.UNDECIDED, Reason.NOT_BEGUN)
-        if is_error(report):
+        is_no_news = outcome.refusal not in (None, Reason.UNDECIDED, Reason.NOT_BEGUN)
+        if status:
             self._write(self.stderr, message, given, 1)
         else:
             self._write(self.stdout, message, given, 2 if is_no_news else self._verbosity_of_news(given))
@@ -208,21 +212,21 @@ def _reporter(given: dict[str, Any]) -> tuple[str, Any]:
     return f"{__name__}.teller", {name: given[name] for name in _OF_LINES}
 
 
-def teller(given: dict[str, Any]) -> Callable[[Report], int]:
+def teller(given: dict[str, Any]) -> Callable[[Outcome], int]:
     """What prints the line of a task, in another process, as these options say."""
     command = Command(no_color=given["no_color"], force_color=given["force_color"])
     plan = Plan(once=given["once"], drain=given["drain"])
-    return lambda report: command.tell(report, plan, given, received_signals.in_force)
+    return lambda outcome: command.tell(outcome, plan, given, received_signals.in_force)
 
 
 def _plan(given: dict[str, Any], alive: AliveFile | None) -> Plan:
     names = ("once", "drain", "interval", "queues", "processes", "threads", "grace", "max_jobs")
     chosen = {name: given[name] for name in names if given[name] is not None}
-    return Plan(**chosen | ({"touch": alive.touch} if alive else {}))
+    return Plan(**chosen | ({"touch": alive.touch, "last": alive.delete} if alive else {}))
 
 
 @contextmanager
-def _kept(alive: AliveFile | None, worker: Worker) -> Iterator[None]:
+def _touched(alive: AliveFile | None, worker: Worker) -> Iterator[None]:
     """Have the file of ``--alive`` exist, if that is given."""
     if alive is None:
         yield
@@ -244,7 +248,7 @@ def _kept(alive: AliveFile | None, worker: Worker) -> Iterator[None]:
 def _introduction(plan: Plan, *, is_supervisor: bool) -> str:
     """``django-singlejob 1.0: 2 processes and 4 threads, all queues, 12 jobs (9 with a schedule), database 'default'
     (postgresql, shop).``"""
-    jobs = [*registry.all_jobs()]
+    jobs = registry.all_jobs()
     scheduled = sum(job.schedule is not None for job in jobs)
     alias = transactions.alias()
     queues = f"queues {', '.join(map(repr, plan.queues))}" if plan.queues else "all queues"
@@ -268,12 +272,20 @@ def _counted(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else ending}"
 
 
-def _counts(report: Report, plan: Plan) -> bool:
-    """Whether this report counts for the exit status. With ``--drain``, it counts only if something may not have been
+def _counts(outcome: Outcome, plan: Plan) -> bool:
+    """Whether this outcome counts for the exit status. With ``--drain``, it counts only if something may not have been
     run because of it; for an endless worker, only if it ended the worker."""
-    if report.reason == Reason.NOT_BEGUN:  # it is tried again, until the worker gives up
+    if outcome.refusal == Reason.NOT_BEGUN:  # it is tried again, until the worker gives up
         return False
-    if plan.once or report.is_hopeless:
+    if plan.once or outcome.is_hopeless:
         return True
-    is_undecided = isinstance(report.error, DatabaseUnreachable) or report.unusable or report.reason == Reason.UNDECIDED
-    return plan.drain and bool(is_undecided)
+    is_away = isinstance(outcome.error, DatabaseUnreachable) or outcome.unusable is not None
+    return plan.drain and (is_away or outcome.refusal == Reason.UNDECIDED)
+
+
+def start_anew() -> None:
+    """Replace this process with a new one of the same program. Does not return."""
+    if messages.end():
+        flush([sys.stdout, sys.stderr])
+    os.chdir(program.directory or os.curdir)
+    os.execve(sys.executable, program.command_line(), program.environment())  # noqa: S606

@@ -86,7 +86,7 @@ def test_a_job_that_another_release_has_is_paused() -> None:
 def test_a_paused_job_that_never_ran_and_is_gone_can_be_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
     pause("nightly")
     monkeypatch.setattr("django_singlejob.jobs.registry._jobs", {})
-    assert resume("--all") == (0, "Resumed 'nightly'.\n", "")
+    assert resume("nightly") == (0, "Resumed 'nightly'.\n", "")
 
 
 @pytest.mark.usefixtures("job")
@@ -109,6 +109,41 @@ def test_all_are_all_jobs_and_no_mere_locks(job: Any) -> None:
     assert pause("merely")[0] == EX_USAGE
     assert resume("--all")[1] == "Resumed 'elsewhere'.\nResumed 'nightly'.\n"
     assert paused() == set()
+
+
+@pytest.mark.usefixtures("job")
+def test_all_leave_what_was_paused_by_its_name() -> None:
+    singleton_job("hourly")(lambda: None)
+    pause("nightly", because="the supplier is down")
+    before = pauses()["nightly"]
+    assert pause("--all", because="a deploy")[1].startswith("Paused 'hourly'.\n'nightly' was already paused.\n")
+    assert pauses()["nightly"] == before
+    # Its own pauses can be changed.
+    assert pause("--all", because="a long deploy")[1].startswith("Paused 'hourly'.\n'nightly' was already paused.\n")
+    status, out, _ = resume("--all")
+    assert (status, paused()) == (0, {"nightly"})
+    assert out == (
+        "Resumed 'hourly'.\n'nightly' was not paused with --all.\n"
+        "Still paused, because they were not paused with --all: nightly. Resume them by name.\n"
+    )
+    assert resume("nightly")[1] == "Resumed 'nightly'.\n"
+
+
+@pytest.mark.usefixtures("job")
+def test_with_all_it_is_said_which_of_these_end_before() -> None:
+    pause("nightly", until="2999-12-01T05:00:00+00:00")
+    words = "Paused by name, these resume by themselves before that: nightly.\n"
+    assert words in pause("--all")[1]
+    assert words in pause("--all", until="2999-12-01T06:00:00+00:00")[1]
+    assert words not in pause("--all", until="2999-12-01T04:00:00+00:00")[1]
+
+
+@pytest.mark.usefixtures("job")
+def test_who_pauses_by_its_name_what_was_paused_with_all_has_it_paused() -> None:
+    pause("--all")
+    assert pause("nightly") == (0, "Paused 'nightly'.\n", "")
+    resume("--all")
+    assert paused() == {"nightly"}
 
 
 @pytest.mark.parametrize("command", ["pause_singletons", "resume_singletons"])

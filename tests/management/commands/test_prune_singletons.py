@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from datetime import timedelta
 from io import StringIO
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
@@ -38,10 +38,10 @@ def told(*command: str) -> str:
 # --- prune_singletons
 
 
-def has_run(*, ago: timedelta) -> None:
+def has_run(name: str = "nightly", *, ago: timedelta) -> None:
     facts = {"fence": 1, "token": uuid4(), "trigger": "call", "hostname": "web-1", "pid": 1}
-    gates().remember("nightly")
-    runs().create(job_name="nightly", status="successful", started_at=DBNow() - ago, **facts)
+    gates().remember(name)
+    runs().create(job_name=name, status="successful", started_at=DBNow() - ago, **facts)
 
 
 @pytest.mark.parametrize(
@@ -64,6 +64,16 @@ def test_old_runs_are_pruned(options: list[str], count: int) -> None:
     assert runs().count() == 3
     assert told("prune_singletons", *options) == f"Runs deleted: {count}.\nOne-offs deleted: 0.\n"
     assert runs().count() == 3 - count
+
+
+@pytest.mark.parametrize("how", [[], ["--dry-run"]], ids=["", "dry"])
+def test_there_is_no_statement_for_each_job(how: list[str], django_assert_max_num_queries: Any) -> None:
+    for number in range(150):
+        for _ in range(2 + number % 2):
+            has_run(f"job-{number}", ago=MINUTE)
+    with django_assert_max_num_queries(20):
+        assert "Runs " in (said := told("prune_singletons", *how, "--keep", "1"))
+    assert said.splitlines()[0].endswith("deleted: 225.")
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,6 @@ def test_only_what_was_paused_is_changed() -> None:
         start_run(name).release()
     gates().pause("hourly")
     said = StringIO()
-    call_command("resume_singletons", all=True, stdout=said)
+    call_command("resume_singletons", "hourly", "nightly", stdout=said)
     assert said.getvalue() == "Resumed 'hourly'.\n'nightly' was not paused.\n"
     assert not gates().filter(paused=True).exists()

@@ -31,7 +31,7 @@ pytest_plugins = "tests.fixtures"
 pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
 
 LOCK = "django_singlejob.migrate"
-EX_USAGE, EX_UNAVAILABLE, EX_TEMPFAIL, EX_CONFIG = 2, 69, 75, 78
+EX_UNAVAILABLE, EX_TEMPFAIL, EX_CONFIG = 69, 75, 78
 
 EXISTS = OperationalError(1050, "Table 'goods' already exists")
 DJANGOS: Any = load_command_class("django.core", "migrate")
@@ -214,8 +214,9 @@ def test_if_the_lease_is_lost_it_fails(migrate: Migrate) -> None:
     assert f"The lease on {LOCK!r} was lost" in message
 
 
-def test_a_lease_of_nothing_is_refused() -> None:
-    assert refusal(lease=0) == (EX_USAGE, "--lease must be longer than 0 seconds.")
+@pytest.mark.parametrize("lease", [0, 1e-6])
+def test_a_lease_that_is_too_short_is_refused(lease: float) -> None:
+    assert "is too short for a lease. Use 0.5 seconds or more." in refusal(lease=lease)[1]
 
 
 def test_an_unknown_database_is_refused() -> None:
@@ -239,7 +240,7 @@ def test_if_the_database_is_away_it_is_unreachable(database_away: Away) -> None:
 
 @pytest.mark.django_db(transaction=True)
 def test_so_it_is_if_that_happens_while_it_asks_for_the_lock(migrate: Migrate, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = "django_singlejob.management.commands.singleton_migrate.runner.run"
+    path = "django_singlejob.running.runner.acquire"
     monkeypatch.setattr(path, lambda *given, **options: raise_(DatabaseUnreachable("It does not answer.")))
     assert refusal() == (EX_UNAVAILABLE, f"{LOCK}: It does not answer.")
 

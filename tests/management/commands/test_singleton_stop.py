@@ -12,10 +12,10 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from django_singlejob import singleton_job
-from django_singlejob.models.holder import this_process, this_user
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.locks import locks
 from django_singlejob.models.one_offs import one_offs
+from django_singlejob.process.holder import this_process, this_user
 from tests.contract.acts import SECOND, expire, lock, start_run, take
 
 if TYPE_CHECKING:

@@ -36,7 +36,6 @@ from tests.contract.acts import (
     gate,
     hourly,
     last_run,
-    let_pass,
     lock,
     newest_slot,
     scheduled,
@@ -98,14 +97,6 @@ def test_each_job_that_is_due_is_run_and_a_line_is_said() -> None:
     assert called() == ("", "")
 
 
-def test_it_says_a_line_for_each_slot() -> None:
-    job = due(catch_up="all", slots=3)
-    said, _ = called()
-    assert said.splitlines() == [
-        f"nightly: ran its slot {newest_slot(job, back=back):%F %T} UTC in 0.0 s." for back in (2, 1, 0)
-    ]
-
-
 @pytest.mark.parametrize(("mode", "is_told"), [("once", False), ("drain", False), ("max_jobs", True)])
 def test_a_pass_writes_nothing_to_cron_unless_something_is_wrong_and_a_worker_has_a_log(
     mode: str, is_told: bool
@@ -150,25 +141,6 @@ def test_if_no_job_is_registered_a_pass_says_so(settings: Settings) -> None:
     assert called() == ("", "")
 
 
-def test_nothing_is_said_where_nothing_is_due() -> None:
-    due(slots=0)
-    assert called() == ("", "")
-    assert called(verbosity=2) == ("", "")
-
-
-def test_a_new_job_is_remembered_and_begins_at_its_next_slot() -> None:
-    job = scheduled()
-    assert called() == ("", "")
-    assert gate().next_slot == coming_slot(job)
-
-
-def test_a_dead_run_is_run_again() -> None:
-    slot = die_running(due())
-    said, _ = called()
-    assert said.startswith(f"nightly: ran its slot {slot:%F %T} UTC in ")
-    assert last_run().attempt == 2
-
-
 def test_what_others_have_is_no_news_unless_asked() -> None:
     due(lock="shop")
     take("shop")
@@ -202,16 +174,6 @@ def test_a_failure_is_status_1_and_stops_no_other() -> None:
     assert status == 1
     assert failed == "fails: failed, ZeroDivisionError: five (traceback: in the admin under Runs)"
     assert ran.startswith("nightly: ran its slot ")
-
-
-def test_it_is_said_on_stderr() -> None:
-    due("fails", fail)
-    due()
-    said, complained = Terminal(), Terminal()
-    with pytest.raises(SystemExit):
-        call_command("singleton_worker", "--once", stdout=said, stderr=complained, no_color=True)
-    assert said.getvalue().startswith("nightly: ran")
-    assert complained.getvalue().startswith("fails: failed")
 
 
 def test_the_first_status_that_is_none_is_the_commands() -> None:
@@ -330,14 +292,6 @@ def test_settings_that_cannot_work_have_a_status_of_their_own(settings: Settings
     assert refusal.value.returncode == 78
     settings.SINGLEJOB = {}
     assert everything() == before
-
-
-def test_later_slots_are_run_by_later_calls() -> None:
-    job = due()
-    called()
-    let_pass(job, 1)
-    called()
-    assert [slot for slot, *_ in slots_run()] == [newest_slot(job, back=1), newest_slot(job)]
 
 
 # --- one-offs

@@ -10,13 +10,13 @@ from django.apps import apps
 from django_singlejob import Job, current_run
 from django_singlejob.locking.acquire import acquire
 from django_singlejob.locking.clear import clear, dead_locks
-from django_singlejob.locking.keeper import kept_alive
+from django_singlejob.locking.heartbeat import renewing
 from django_singlejob.locking.request import LockRequest, Reason, Refusal
-from django_singlejob.models.holder import this_process
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.locks import locks
 from django_singlejob.models.one_offs import one_offs
 from django_singlejob.process import clock
+from django_singlejob.process.holder import this_process
 from django_singlejob.running import runner
 from django_singlejob.running.enqueue import Order
 from django_singlejob.worker.due_run import one_off_of
@@ -83,7 +83,7 @@ def _hold(actor: Actor, work: Callable[[Lease], object], wait: float = 0.0) -> N
     """Acquire the lock, work with heartbeats, and release it."""
     if lease := _asked(actor, wait):
         try:
-            with kept_alive(lease):
+            with renewing(lease):
                 work(lease)
         finally:
             _here().report(f"released {lease.finish()}")

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 #: The server's own limit for a wait, which counts real time, in seconds; and what it is in simulated time.
 LONG = 3600
 _USUAL_LIMIT = 50.0
+_USUAL_IDLENESS = 28800.0
 _STATEMENT_LIMIT = re.compile(r"SET STATEMENT max_statement_time = ([\d.]+) FOR ")
+_LIMIT = re.compile(r"@@SESSION\.(\w+) = (\d+)")
 _TRANSACTION = re.compile(
     r"^---TRANSACTION \d+, ACTIVE(?P<text>.*?)^(?:MariaDB|MySQL) thread id (?P<number>\d+)", re.MULTILINE | re.DOTALL
 )
@@ -118,14 +120,18 @@ class MariaDBSession(ServerSession):
         return error
 
     def cursor(self, *arguments: Any) -> Any:
-        """A cursor, which keeps the package's time-out for idle sessions from the server."""
+        """A cursor, which keeps the package's limits on a transaction from the server."""
         return _RawCursor(self, self._open.cursor(*arguments))
+
+    def limit_waits(self, seconds: float) -> None:
+        """End a statement that waits for a lock for this many seconds."""
+        self._open.limits["lock_timeout"] = seconds
 
     def prepared(self, sql: str) -> str:
         """The statement as the server gets it."""
         raw = self._open
         raw.limits.pop("statement_timeout", None)
-        raw.limits["lock_timeout"] = _USUAL_LIMIT
+        raw.limits.setdefault("lock_timeout", _USUAL_LIMIT)
         if world.current is None:
             return sql
         if limit := _STATEMENT_LIMIT.match(sql):
@@ -142,8 +148,10 @@ class _RawCursor:
         self._session, self._cursor = session, cursor
 
     def execute(self, sql: Any, parameters: Any = None) -> Any:
-        if world.current is not None and sql == "SET SESSION wait_timeout = %s":
-            self._session.limit_idleness(float(parameters[0]))
+        if world.current is not None and "@singlejob_" in sql:
+            limits = {name: float(seconds) for name, seconds in _LIMIT.findall(sql)}  # none: the usual ones again
+            self._session.limit_waits(limits.get("innodb_lock_wait_timeout", _USUAL_LIMIT))
+            self._session.limit_idleness(limits.get("wait_timeout", _USUAL_IDLENESS))
             return 0
         return self._cursor.execute(sql, parameters)
 

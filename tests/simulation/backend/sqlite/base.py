@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tests.simulation.baton import Process
 
 _NOW = "%Y-%m-%d %H:%M:%f"
+_WRITTEN = "%Y-%m-%d %H:%M:%S"
 #: Connections that are open and not in use, by file.
 _idle: dict[str, list[sqlite3.Connection]] = {}
 
@@ -143,9 +144,11 @@ class DatabaseWrapper(Stepping, base.DatabaseWrapper):
         return bool(session.changes != before)
 
 
-def _strftime(form: str, instant: str) -> str:
-    """The database's clock, for ``Now``."""
-    if form != _NOW or instant.upper() != "NOW":
+def _strftime(form: str, instant: str | None) -> str | None:
+    """The database's clock, for ``Now``; and an instant as it is written, for the constraints of the tables."""
+    if form == _WRITTEN:
+        return instant and instant[:19]
+    if instant is None or form != _NOW or instant.upper() != "NOW":
         raise ValueError(f"The simulation does not know strftime({form!r}, {instant!r}).")
     if world.current is None:
         return "2029-12-31 00:00:00.000"

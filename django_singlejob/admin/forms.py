@@ -1,0 +1,148 @@
+"""The forms: one enqueues a one-off, with arguments as JSON; the other pauses jobs."""
+
+import json
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from django import forms
+from django.contrib.admin import widgets
+from django.core.exceptions import ValidationError
+from django.forms.fields import InvalidJSONInput
+from django.utils.translation import gettext, gettext_lazy as _
+
+from django_singlejob.exceptions import InvalidOrder
+from django_singlejob.jobs import registry
+from django_singlejob.jobs.names import REASON_LENGTH
+from django_singlejob.models import OneOffJob
+from django_singlejob.models.jobs import database_now
+from django_singlejob.process.clock import storable
+from django_singlejob.running.enqueue import Order
+
+if TYPE_CHECKING:
+    OneOffModelForm = forms.ModelForm[OneOffJob]
+else:
+    OneOffModelForm = forms.ModelForm
+
+T = TypeVar("T")
+
+
+class InstantWidget(widgets.AdminSplitDateTime):
+    """Labels its fields for screen readers."""
+
+    def __init__(self, *labels: object) -> None:
+        """The labels of the date and of the time."""
+        super().__init__()
+        for part, label in zip(self.widgets, labels, strict=True):
+            part.attrs["aria-label"] = label
+
+    def decompress(self, value: Any) -> Any:
+        # A URL may suggest a text, which is not an instant.
+        return super().decompress(value if isinstance(value, datetime) else None)
+
+
+class JSONField(forms.JSONField):
+    """JSON as people type it. If it is nested too deeply or has too many digits, Python raises other errors than for
+    invalid JSON."""
+
+    def to_python(self, value: Any) -> Any:
+        try:
+            return super().to_python(value)
+        except (ValueError, RecursionError) as error:
+            raise ValidationError(self.error_messages["invalid"], code="invalid", params={"value": value}) from error
+
+    def bound_data(self, data: Any, initial: Any) -> Any:
+        try:
+            return super().bound_data(data, initial)
+        except (ValueError, RecursionError):
+            return InvalidJSONInput(data)
+
+    def prepare_value(self, value: Any) -> Any:
+        # Half a surrogate pair can be written as JSON, but not as UTF-8.
+        return value if isinstance(value, InvalidJSONInput) else json.dumps(value)
+
+
+class OneOffForm(OneOffModelForm):
+    """The form that enqueues a one-off."""
+
+    job_name = forms.ChoiceField(label=_("Job"), choices=lambda: [(job.name, job.name) for job in registry.all_jobs()])
+    args = JSONField(
+        label=_("Arguments"),
+        initial=list,
+        required=False,
+        widget=forms.Textarea(attrs={"rows": 3}),
+        help_text=_('A JSON list, such as <code>[4711, "it"]</code>.'),
+    )
+    kwargs = JSONField(
+        label=_("Keyword arguments"),
+        initial=dict,
+        required=False,
+        widget=forms.Textarea(attrs={"rows": 3}),
+        help_text=_('A JSON object, such as <code>{"language": "it"}</code>.'),
+    )
+    run_after = forms.SplitDateTimeField(
+        label=_("Run after"),
+        required=False,
+        widget=InstantWidget(_("Run after: date"), _("Run after: time")),
+        help_text=_("Leave empty to run as soon as a worker is free."),
+    )
+
+    class Meta:
+        model = OneOffJob
+        fields = ["job_name", "args", "kwargs", "run_after", "priority", "queue_name"]
+
+    def clean_args(self) -> list[Any]:
+        return _of_kind(list, self.cleaned_data["args"], _("Enter a list, in brackets."))
+
+    def clean_kwargs(self) -> dict[str, Any]:
+        return _of_kind(dict, self.cleaned_data["kwargs"], _("Enter names and values, in braces."))
+
+    def clean(self) -> dict[str, Any]:
+        given = self.cleaned_data
+        if not self.errors:
+            try:
+                self.order().stored(given["args"], given["kwargs"])
+            except InvalidOrder as error:
+                raise ValidationError(str(error)) from error
+            if complaint := registry.get(given["job_name"]).misfit(given["args"], given["kwargs"]):
+                raise ValidationError(gettext("The job does not accept these arguments: %s.") % complaint)
+        return given
+
+    def order(self) -> Order:
+        """The options of the one-off. Raises ``InvalidOrder`` if they are not valid."""
+        given = {name: self.cleaned_data[name] for name in ("job_name", "queue_name", "priority", "run_after")}
+        return Order(max_attempts=registry.get(given["job_name"]).most_attempts, **given)
+
+
+def _of_kind(kind: type[T], given: object, hint: object) -> T:
+    value = kind() if given is None else given
+    if not isinstance(value, kind):
+        raise ValidationError(str(hint))
+    return value
+
+
+class PauseForm(forms.Form):
+    """The form that pauses jobs: until when, and why."""
+
+    until = forms.SplitDateTimeField(
+        label=_("Until"),
+        required=False,
+        widget=InstantWidget(_("Until: date"), _("Until: time")),
+        help_text=_("Leave empty to pause until somebody resumes it."),
+    )
+    reason = forms.CharField(
+        label=_("Reason"),
+        required=False,
+        max_length=REASON_LENGTH,
+        widget=widgets.AdminTextInputWidget,
+        help_text=_("For others to read."),
+    )
+
+    class Media:
+        css = {"all": ["admin/css/widgets.css", "admin/css/forms.css"]}
+
+    def clean_until(self) -> datetime | None:
+        given = self.cleaned_data["until"]
+        until = storable(given) if given else None
+        if given and (until is None or until <= database_now()):
+            raise ValidationError(gettext("Enter an instant in the future."))
+        return until

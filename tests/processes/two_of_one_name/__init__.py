@@ -1,1 +1,0 @@
-"""An app two of whose jobs have the same name."""
