@@ -61,6 +61,7 @@ ROOMS = {
     "one_off_steps": "django_singlejob.tasks.one_offs.one_off_steps",
     "grant_at_once": "django_singlejob.single_statement.grant_at_once",
     "release_at_once": "django_singlejob.single_statement.release_at_once",
+    "mark": "django_singlejob.monitoring.marks.mark",
     "output_file": "django_singlejob.integrations.output_file.output_file",
 }
 

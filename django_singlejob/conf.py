@@ -58,6 +58,8 @@ class Options(NamedTuple):
     """Whether an ordinary grant, and its release, are one statement each, on PostgreSQL."""
     hostname: str | None = None
     """The name of this server; ``None`` means the operating system's hostname."""
+    release: str | None = None
+    """Which code runs here, for monitoring; ``None`` means the commit of the git checkout, if there is one."""
     ping_url: str | None = None
     """The URL that is pinged when a run begins and ends, with ``{name}`` in it; ``None`` means that there is none."""
     health_token: str | None = None
@@ -198,6 +200,7 @@ _RULES: dict[str, tuple[str, Any]] = {
     ),
     "SINGLE_STATEMENT": ("True or False", lambda value: isinstance(value, bool)),
     "HOSTNAME": ("a hostname, or None", _is_name_or_none),
+    "RELEASE": ("a text, or None", _is_name_or_none),
     "PING_URL": (
         f"{WEB_URL} that contains {{name}}, or None",
         lambda value: value is None or (is_web_url(value) and "{name}" in value),

@@ -34,6 +34,7 @@ DEFAULTS = {
     "AUTODISCOVER": ("jobs", "tasks"),
     "SINGLE_STATEMENT": False,
     "HOSTNAME": None,
+    "RELEASE": None,
     "PING_URL": None,
     "HEALTH_TOKEN": None,
 }
@@ -54,6 +55,7 @@ OTHERS = {
     "AUTODISCOVER": ["jobs", "reports.nightly"],
     "SINGLE_STATEMENT": True,
     "HOSTNAME": "web-1",
+    "RELEASE": "2026.11",
     "PING_URL": "https://pings.example.org/secret/{name}?create=1",
     "HEALTH_TOKEN": "s3cret",
 }
@@ -74,6 +76,7 @@ IMPOSSIBLE: dict[str, list[object]] = {
     "AUTODISCOVER": ["jobs", None, [1], ["jobs.py "], ["jobs/nightly"], {"jobs"}],
     "SINGLE_STATEMENT": [1, "True", None],
     "HOSTNAME": ["", 1],
+    "RELEASE": ["", 1],
     "PING_URL": [
         "",
         1,

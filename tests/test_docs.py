@@ -210,7 +210,7 @@ def test_every_kind_of_finding_stands_there() -> None:
 
 def test_every_key_of_the_status_as_json_stands_there() -> None:
     told = first_names(section("commands.md", "singleton_status"), "Key")
-    assert told == ["version", "level", "enabled", "is_cut", "findings", "jobs", "queues", "workers"]
+    assert told == ["version", "level", "enabled", "is_cut", "findings", "jobs", "queues", "workers", "servers"]
 
 
 def test_the_situations_that_need_attention_are_those_that_are_tested() -> None:

@@ -21,8 +21,8 @@ class Limits(NamedTuple):
     depth: int
 
 
-#: They may only shrink. `python -m tests.road` prints what there is. Four of the functions are entered only if the thread
-#: of the heartbeats gets its turn while the job runs.
+#: They may only shrink. `python -m tests.road` prints what there is. Some functions are entered only if the thread of
+#: the heartbeats gets its turn while the job runs.
 LIMITS = {"command": Limits(390, 55, 15), "in process": Limits(172, 30, 11)}
 
 

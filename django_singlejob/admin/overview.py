@@ -31,7 +31,7 @@ from django_singlejob.monitoring.findings import Finding, Trouble, in_figures
 from django_singlejob.monitoring.health import Health, Level, State
 from django_singlejob.monitoring.queues import Queue
 from django_singlejob.monitoring.verdict import Verdict, judge
-from django_singlejob.monitoring.workers import SeenWorker
+from django_singlejob.monitoring.workers import SeenWorker, Server
 from django_singlejob.process.escaping import shown
 
 HOURS = (1, 6, 24, 72)
@@ -39,6 +39,9 @@ USUAL = 6
 # Two screens show no more. The other rows are in the lists.
 MOST_ROWS = 5
 MOST_FAILURES = 3
+# More rows, for nothing else lists them.
+MOST_SERVERS = 50
+SERVERS = "singlejob-servers"
 NEEDED = ("view_jobstatus", "view_joblock", "view_jobrun")
 TONES = {Level.OK: "good", Level.WARNING: "warn", Level.CRITICAL: "bad"}
 LEVELS = {Level.OK: "", Level.WARNING: gettext_lazy("Warning"), Level.CRITICAL: gettext_lazy("Critical")}
@@ -121,6 +124,7 @@ def overview(hours: int, *, with_one_offs: bool, broken: Sequence[Exception] = (
         **_table_of_holders(verdict),
         **_table_of_queues(verdict),
         **_table_of_workers(verdict),
+        **_table_of_servers(verdict),
         **recent.lanes(period),
         **_results(period),
         "lists": {"joblock": list_of("joblock"), "failed": list_of("jobrun", status__exact="failed")},
@@ -236,6 +240,8 @@ def _where(finding: Finding) -> SafeString:
             return format_html('<a href="{}">{}</a>', _one_offs_of(finding), _("queue %s") % subject)
         case "worker":
             return link("joblock", finding.subject, _("worker %s") % subject)
+        case "server":
+            return format_html('<a href="#{}">{}</a>', SERVERS, _("server %s") % subject)
         case "row":
             return format_html("{}", subject)
     return link("joblock", finding.subject, breakable(finding.subject))
@@ -247,15 +253,17 @@ def _one_offs_of(finding: Finding) -> str:
 
 
 def _more(others: Sequence[Finding], *, is_cut: bool) -> list[tuple[str, str]]:
-    """How many other findings there are on jobs, locks, queues, workers and rows, each with the URL of a list."""
-    jobs, locks, queues, workers, rows = (
-        sum(finding.about == about for finding in others) for about in ("job", "lock", "queue", "worker", "row")
+    """How many other findings there are on each kind of thing, with the URL of a list."""
+    abouts = ("job", "lock", "queue", "worker", "server", "row")
+    jobs, locks, queues, workers, servers, rows = (
+        sum(finding.about == about for finding in others) for about in abouts
     )
     found = [
         (jobs, ngettext("And %s more job", "And %s more jobs", jobs), list_of("jobstatus", state="attention")),
         (locks, ngettext("And %s more lock", "And %s more locks", locks), list_of("joblock", state="stale")),
         (queues, ngettext("And %s more queue", "And %s more queues", queues), list_of("oneoffjob")),
         (workers, ngettext("And %s more worker", "And %s more workers", workers), list_of("joblock", state="stale")),
+        (servers, ngettext("And %s more server", "And %s more servers", servers), f"#{SERVERS}"),
         (rows, ngettext("And %s more row", "And %s more rows", rows), list_of("oneoffjob")),
     ]
     return [(text % _at_least(count, is_cut=is_cut), url) for count, text, url in found if count]
@@ -265,9 +273,9 @@ def _at_least(count: int, *, is_cut: bool) -> str:
     return _("at least %s") % grouped(count) if is_cut else str(count)
 
 
-def _rest(found: Sequence[object], *, is_cut: bool = False) -> str:
+def _rest(found: Sequence[object], *, is_cut: bool = False, most: int | None = None) -> str:
     """A note on those that do not fit into a table; empty if all do."""
-    count = len(found) - MOST_ROWS
+    count = len(found) - (most or MOST_ROWS)
     if count > 0:
         return _("And %s more") % _at_least(count, is_cut=is_cut)
     return _("And more") if is_cut else ""
@@ -295,7 +303,7 @@ def _how_held(health: Health, lock: JobLock) -> tuple[SafeString, str, str]:
 def _table_of_queues(verdict: Verdict) -> dict[str, Any]:
     """The queues, those with the oldest one-offs first."""
     found = sorted(verdict.queues, key=lambda queue: (-queue.oldest, -queue.failed, queue.name))
-    rows = [_row_of_queue(queue, verdict.servers(queue)) for queue in found[:MOST_ROWS]]
+    rows = [_row_of_queue(queue, verdict.served_by(queue)) for queue in found[:MOST_ROWS]]
     return {"queues": rows, "more_queues": _rest(found)}
 
 
@@ -312,24 +320,44 @@ def _row_of_queue(queue: Queue, workers: int) -> tuple[Any, ...]:
 
 def _table_of_workers(verdict: Verdict) -> dict[str, Any]:
     """The workers, those that are dead first."""
-    found = sorted(verdict.workers, key=lambda worker: worker.is_live)
+    found = sorted((each for each in verdict.workers if not each.is_once), key=lambda worker: worker.is_live)
     rows = [
         (shown(worker.holder), _state_of_worker(worker), shown(", ".join(worker.queues)) or _("all"))
         for worker in found
     ]
-    alive = sum(worker.is_live and not worker.is_once for worker in found)
-    passed = sum(worker.is_once for worker in found)
-    dead = len(found) - alive - passed
+    alive = sum(worker.is_live for worker in found)
+    dead = len(found) - alive
     summary = [badge("held", _("%d alive") % alive)] if alive else []
-    summary += [badge("held", ngettext("%d pass", "%d passes", passed) % passed)] if passed else []
     summary += [badge("stale", _("%d dead") % dead)] if dead else []
     return {"workers": rows[:MOST_ROWS], "sum_of_workers": summary, "more_workers": _rest(found)}
 
 
 def _state_of_worker(worker: SeenWorker) -> SafeString:
-    if worker.is_once:
-        return badge("pass", _("pass by cron"))
     return badge("held", _("alive")) if worker.is_live else badge("stale", _("dead"))
+
+
+def _table_of_servers(verdict: Verdict) -> dict[str, Any]:
+    """The servers that ask for what is due, those that need attention first."""
+    found = sorted(verdict.servers, key=lambda server: (not server.is_silent, not server.trouble, not server.is_asking))
+    rows = [
+        (
+            shown(server.hostname),
+            shown(", ".join(server.queues)),
+            _state_of_server(server),
+            _("%s ago") % duration(server.age),
+            shown(server.release),
+        )
+        for server in found[:MOST_SERVERS]
+    ]
+    return {"servers": rows, "more_servers": _rest(found, most=MOST_SERVERS), "servers_at": SERVERS}
+
+
+def _state_of_server(server: Server) -> SafeString:
+    if not server.is_asking:
+        return badge("stale" if server.is_silent else "held", _("asks no more"))
+    if server.trouble:
+        return badge("failing", _("impeded"))
+    return badge("pass", _("passes")) if server.is_once else badge("held", _("worker"))
 
 
 def _page_of(health: Health) -> SafeString:

@@ -5,7 +5,7 @@ imports it, and has a page for them. The database is read at each scrape, and at
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -46,6 +46,12 @@ QUEUES: dict[str, tuple[str, Value]] = {
     "workers": ("Live workers that serve the queue.", lambda queue: queue.workers),
 }
 
+SERVERS: dict[str, tuple[str, Value]] = {
+    "last_seen_timestamp_seconds": ("When the server last asked for what is due.", lambda server: server.seen_at),
+    "clock_error_seconds": ("How far its clock is ahead of the database's.", lambda server: server.clock_error),
+    "trouble": ("1 if not everything that is due runs there.", lambda server: bool(server.trouble)),
+}
+
 
 class SingleJobs(Collector):
     """Reads ``django_singlejob.status()`` at each scrape. If that fails, ``singlejob_up`` is 0, and the scrape goes on:
@@ -53,7 +59,7 @@ class SingleJobs(Collector):
 
     def describe(self) -> Iterable[Metric]:
         """The metrics without values. Without this method, the registry would read the database at registration."""
-        return [_up(1), *_metrics((), (), (), 0)]
+        return [_up(1), *_metrics((), (), (), (), 0)]
 
     def collect(self) -> Iterator[Metric]:
         """The metrics of everything."""
@@ -67,7 +73,8 @@ class SingleJobs(Collector):
         else:
             yield _up(1)
             live = sum(worker.is_live for worker in status.workers)
-            yield from _metrics([job for job in status.jobs if job.is_job], status.queues, status.findings, live)
+            jobs = [job for job in status.jobs if job.is_job]
+            yield from _metrics(jobs, status.queues, status.servers, status.findings, live)
         finally:
             close_old_connections()  # nobody else does that in the thread of a server for metrics
 
@@ -76,8 +83,9 @@ def _up(value: float) -> Metric:
     return GaugeMetricFamily("singlejob_up", "Whether the status could be read.", value=value)
 
 
-def _metrics(jobs: Iterable[Any], queues: Iterable[Any], findings: Iterable[Any], workers: int) -> Iterator[Metric]:
-    jobs, queues = list(jobs), list(queues)
+def _metrics(
+    jobs: Sequence[Any], queues: Sequence[Any], servers: Sequence[Any], findings: Iterable[Any], workers: int
+) -> Iterator[Metric]:
     for name, (documentation, value) in JOBS.items():
         values = (([job.name], value(job)) for job in jobs)
         yield _gauge(f"singlejob_job_{name}", documentation, ["name"], values)
@@ -89,8 +97,17 @@ def _metrics(jobs: Iterable[Any], queues: Iterable[Any], findings: Iterable[Any]
     for name, (documentation, value) in QUEUES.items():
         values = (([queue.name], value(queue)) for queue in queues)
         yield _gauge(f"singlejob_queue_{name}", documentation, ["queue"], values)
+    for name, (documentation, value) in SERVERS.items():
+        values = ((_labels(server), value(server)) for server in servers)
+        yield _gauge(f"singlejob_server_{name}", documentation, ["server", "queues"], values)
+    releases = (([*_labels(server), server.release], 1) for server in servers)
+    yield _gauge("singlejob_server_info", "1, with the release.", ["server", "queues", "release"], releases)
     yield _gauge("singlejob_findings", "What needs attention.", ["kind", "level"], _counts(findings))
     yield GaugeMetricFamily("singlejob_workers", "Workers that are alive.", value=workers)
+
+
+def _labels(server: Any) -> list[str]:
+    return [server.hostname, ",".join(server.queues)]
 
 
 def _states(jobs: Iterable[Any]) -> Iterator[tuple[list[str], int]]:

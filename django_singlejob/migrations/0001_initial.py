@@ -481,7 +481,7 @@ class Migration(migrations.Migration):
                 (
                     "key",
                     models.CharField(
-                        help_text="A hash of the queues, which can be long and many.",
+                        help_text="A hash of the host name and the queues.",
                         max_length=64,
                         primary_key=True,
                         serialize=False,
@@ -493,13 +493,59 @@ class Migration(migrations.Migration):
                     models.JSONField(
                         blank=True,
                         default=list,
-                        help_text="The queues that the pass served; empty: all queues.",
+                        help_text="The queues that it serves; empty: all queues.",
                         verbose_name="queues",
                     ),
                 ),
                 ("hostname", models.CharField(max_length=255, verbose_name="host name")),
                 ("pid", models.PositiveBigIntegerField(verbose_name="process id")),
+                (
+                    "is_once",
+                    models.BooleanField(
+                        default=True,
+                        help_text="Whether it was a pass, which ends by itself.",
+                        verbose_name="pass",
+                    ),
+                ),
+                ("first_seen_at", models.DateTimeField(verbose_name="first seen at")),
                 ("seen_at", models.DateTimeField(verbose_name="seen at")),
+                (
+                    "gap",
+                    models.DurationField(
+                        blank=True,
+                        help_text="How long it had not been seen before it was last seen.",
+                        null=True,
+                        verbose_name="gap",
+                    ),
+                ),
+                (
+                    "release",
+                    models.CharField(
+                        blank=True,
+                        default="",
+                        help_text="Which code runs there; blank if that is not known.",
+                        max_length=64,
+                        verbose_name="release",
+                    ),
+                ),
+                (
+                    "clock_error",
+                    models.DurationField(
+                        blank=True,
+                        help_text="How far its clock is ahead of the database's.",
+                        null=True,
+                        verbose_name="clock error",
+                    ),
+                ),
+                (
+                    "trouble",
+                    models.TextField(
+                        blank=True,
+                        default="",
+                        help_text="Why not everything that is due runs there; blank if it does.",
+                        verbose_name="trouble",
+                    ),
+                ),
             ],
             options={
                 "verbose_name": "worker pass",
@@ -508,7 +554,23 @@ class Migration(migrations.Migration):
                 "constraints": [
                     models.CheckConstraint(
                         condition=models.Q(
-                            OfItsType("key", "queues", "hostname", "pid", "seen_at"),
+                            OfItsType(
+                                "key",
+                                "queues",
+                                "hostname",
+                                "pid",
+                                "is_once",
+                                "first_seen_at",
+                                "seen_at",
+                                "gap",
+                                "release",
+                                "clock_error",
+                                "trouble",
+                            ),
+                            ("clock_error__range", DURATIONS),
+                            ("first_seen_at__range", INSTANTS),
+                            ("gap__range", DURATIONS),
+                            ("is_once__range", SWITCH),
                             ("pid__range", LARGE_NUMBERS),
                             ("seen_at__range", INSTANTS),
                         ),

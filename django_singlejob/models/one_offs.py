@@ -242,14 +242,6 @@ class OneOffJobQuerySet(AttemptQuerySet["OneOffJob"]):
         """Delete those that have ended. One that was retried meanwhile stays. Returns the number of rows deleted."""
         return delete_rows(self.ended())
 
-    def batches(self, size: int = 1000) -> Iterator[Self]:
-        """These rows, as several querysets: one huge UPDATE would hold up the workers. No row comes twice, whatever
-        its status is by then."""
-        last = 0
-        while keys := list(self.filter(pk__gt=last).order_by("pk").values_list("pk", flat=True)[:size]):
-            last = keys[-1]
-            yield self.filter(pk__in=keys)
-
     def surplus(self, age: timedelta) -> Self:
         """One-offs that ended longer ago than ``age``."""
         return self.ended().filter(finished_at__lt=DBNow() - age)

@@ -1,75 +1,78 @@
-"""When a worker that ends by itself was last seen. It decides nothing; monitoring reads it."""
+"""The servers that ask for what is due. The rows decide nothing: monitoring writes and reads them."""
 
 from __future__ import annotations
 
-import json
-from datetime import timedelta
-from hashlib import sha256
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
 from django_singlejob.database.transactions import alias
-from django_singlejob.models.rows import Row, in_range, in_utc
+from django_singlejob.models.rows import Row, in_range, whether
 from django_singlejob.models.unreadable import RowQuerySet
 from django_singlejob.process.clock import DBNow
 from django_singlejob.process.holder import HOSTNAME_LENGTH
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from datetime import datetime
 
-    from django_singlejob.process.holder import Holder
-
-# Every server's cron begins a pass each minute. One mark each half minute is enough for all of them.
-MARK_EVERY = timedelta(seconds=30)
+RELEASE_LENGTH = 64
 
 
 def passes() -> WorkerPassQuerySet:
-    """The passes, on the database that decides."""
+    """The servers that ask, on the database that decides."""
     return WorkerPassQuerySet(WorkerPass, using=alias())
 
 
 class WorkerPassQuerySet(RowQuerySet["WorkerPass"]):
-    """The passes: one row for each set of queues, with the last pass that was seen."""
+    """The servers that ask: one row for each, and each set of queues that it serves."""
 
-    def recent(self, within: timedelta) -> WorkerPassQuerySet:
-        """Those that were seen within this time, by the database's clock."""
-        return self.filter(_seen(within))
-
-    def survey(self) -> list[WorkerPass]:
-        """Read all of these."""
-        return [in_utc(row) for row in self]
-
-    def mark(self, queues: Iterable[str], holder: Holder) -> bool:
-        """Record that a pass over these queues begins. ``False``: one was seen a moment ago, nothing was written."""
-        names = sorted({*queues})
-        mine = self.filter(key=_key(names))
-        if mine.recent(MARK_EVERY).exists():
-            return False  # the usual case on all servers but one, which takes no lock
-        facts: dict[str, Any] = {"hostname": holder.hostname, "pid": holder.pid, "seen_at": DBNow()}
-        if mine.exclude(_seen(MARK_EVERY)).update(**facts):
-            return True
-        # There is no row yet, or another server was faster: then this changes nothing.
-        self.bulk_create([self.model(key=_key(names), queues=names, **facts)], ignore_conflicts=True)
-        return True
+    def judged(self, recently: Q) -> WorkerPassQuerySet:
+        """With ``now``, and ``is_recent``: whether this condition holds."""
+        facts = {"now": DBNow(), "is_recent": whether(recently)}
+        return self.annotate(**facts)
 
 
 class WorkerPass(Row):
-    """When ``singleton_worker --once`` or ``--drain`` last began: one row for each set of queues. Decides nothing."""
+    """A server that asks for what is due: one row for each set of queues that it serves. Decides nothing."""
 
     key = models.CharField(
-        _("key"), max_length=64, primary_key=True, help_text=_("A hash of the queues, which can be long and many.")
+        _("key"), max_length=64, primary_key=True, help_text=_("A hash of the host name and the queues.")
     )
     queues = models.JSONField(
-        _("queues"), default=list, blank=True, help_text=_("The queues that the pass served; empty: all queues.")
+        _("queues"), default=list, blank=True, help_text=_("The queues that it serves; empty: all queues.")
     )
     hostname = models.CharField(_("host name"), max_length=HOSTNAME_LENGTH)
     pid = models.PositiveBigIntegerField(_("process id"))
+    is_once = models.BooleanField(_("pass"), default=True, help_text=_("Whether it was a pass, which ends by itself."))
+    first_seen_at = models.DateTimeField(_("first seen at"))
     seen_at = models.DateTimeField(_("seen at"))
+    gap = models.DurationField(
+        _("gap"), null=True, blank=True, help_text=_("How long it had not been seen before it was last seen.")
+    )
+    release = models.CharField(
+        _("release"),
+        max_length=RELEASE_LENGTH,
+        blank=True,
+        default="",
+        help_text=_("Which code runs there; blank if that is not known."),
+    )
+    clock_error = models.DurationField(
+        _("clock error"), null=True, blank=True, help_text=_("How far its clock is ahead of the database's.")
+    )
+    trouble = models.TextField(
+        _("trouble"),
+        blank=True,
+        default="",
+        help_text=_("Why not everything that is due runs there; blank if it does."),
+    )
 
     objects = WorkerPassQuerySet.as_manager()
+
+    if TYPE_CHECKING:  # annotated by WorkerPassQuerySet.judged
+        now: datetime
+        is_recent: bool
 
     class Meta:
         verbose_name = _("worker pass")
@@ -86,12 +89,3 @@ class WorkerPass(Row):
     def holder(self) -> str:
         """For people: ``web-1, pid 4711``."""
         return f"{self.hostname}, pid {self.pid}"
-
-
-def _seen(within: timedelta) -> Q:
-    # A pass in the future means that the clock was set back since.
-    return Q(seen_at__gt=DBNow() - within, seen_at__lte=DBNow() + within)
-
-
-def _key(queues: list[str]) -> str:
-    return sha256(json.dumps(queues).encode()).hexdigest()

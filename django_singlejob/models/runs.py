@@ -14,6 +14,7 @@ from django.db import models
 from django.db.models import Min, Model, OuterRef, Q, Subquery
 from django.utils.translation import gettext_lazy as _
 
+from django_singlejob.conf import ZERO
 from django_singlejob.database.transactions import alias
 from django_singlejob.jobs.names import NAME_LENGTH
 from django_singlejob.models.locks import locks
@@ -24,6 +25,7 @@ from django_singlejob.process.holder import HOSTNAME_LENGTH, USER_LENGTH
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from typing import Self
 
 
 AnyModel = TypeVar("AnyModel", bound=Model)
@@ -43,14 +45,18 @@ class AttemptQuerySet(RowQuerySet[AnyModel]):
             return tokens
         return tokens - set(locks().values_list("token", flat=True))
 
+    def batches(self, size: int = 1000) -> Iterator[Self]:
+        """These rows, as several query sets: one huge UPDATE or DELETE would hold up everybody. No row comes twice,
+        whatever becomes of it. A row that has changed meanwhile, so that it is none of these, is in none of them."""
+        last = 0
+        # In two statements, because MySQL has no LIMIT in a subquery.
+        while keys := list(self.filter(pk__gt=last).order_by("pk").values_list("pk", flat=True)[:size]):
+            last = keys[-1]
+            yield self.filter(pk__in=keys)
+
     def prune(self, batch: int = 1000) -> int:
-        """Delete all these rows, in batches: one huge DELETE would hold up everybody. Returns the number of rows
-        deleted."""
-        pruned = 0
-        # In two statements, because MySQL has no LIMIT in a subquery. A row that has changed in between is left alone.
-        while keys := list(self.order_by("pk").values_list("pk", flat=True)[:batch]):
-            pruned += delete_rows(self.filter(pk__in=keys))
-        return pruned
+        """Delete all these rows, in batches. Returns the number of rows deleted."""
+        return sum(map(delete_rows, self.batches(batch)))
 
 
 def runs() -> JobRunQuerySet:
@@ -94,17 +100,22 @@ class JobRunQuerySet(AttemptQuerySet["JobRun"]):
         tokens = [token for token in self.running().orphan_tokens() if token]
         return self.running().filter(token__in=tokens).update(status="abandoned", finished_at=DBNow(), error=error)
 
-    def surplus(self, age: timedelta, keep: int) -> Iterator[JobRunQuerySet]:
+    def surplus(self, age: timedelta, keep: int, spare: timedelta = ZERO) -> Iterator[JobRunQuerySet]:
         """Runs that ended and began longer ago than ``age``, then the other ended runs beyond the newest ``keep`` of
-        each job: a query set for the former, and one for every ``_JOBS_AT_ONCE`` jobs that have some of the latter."""
-        ended, old = self.exclude(status="running"), Q(started_at__lt=DBNow() - age)
-        yield ended.filter(old)
+        each job, in several query sets. The latter do not have the runs of slots that are younger than ``spare``."""
+        old, spared = Q(started_at__lt=DBNow() - age), Q(slot__isnull=False, started_at__gte=DBNow() - spare)
+        yield self.exclude(status="running").filter(old)
+        for rows in self.beyond(keep):
+            yield rows.exclude(old | spared if spare else old)
+
+    def beyond(self, keep: int) -> Iterator[JobRunQuerySet]:
+        """The ended runs beyond the newest ``keep`` of each job: one query set for every ``_JOBS_AT_ONCE`` jobs that
+        have some."""
         # Not the names of the gates: a job's gate may be gone.
         names = iter(list(self.order_by().values_list("job_name", flat=True).distinct()))
         while some := list(islice(names, _JOBS_AT_ONCE)):
-            beyond = [Q(job_name=name, pk__lte=newest) for name, newest in self._newest_beyond(some, keep)]
-            if beyond:
-                yield ended.exclude(old).filter(reduce(or_, beyond))
+            if beyond := [Q(job_name=name, pk__lte=newest) for name, newest in self._newest_beyond(some, keep)]:
+                yield self.exclude(status="running").filter(reduce(or_, beyond))
 
     def _newest_beyond(self, names: Sequence[str], keep: int) -> Sequence[tuple[str, int]]:
         """The key of the newest run of each of these jobs that is not to be kept, for those that have one. One

@@ -2,7 +2,7 @@
 prints as JSON."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ from django_singlejob.monitoring.findings import Finding
 from django_singlejob.monitoring.health import Health, Level
 from django_singlejob.monitoring.queues import Queue
 from django_singlejob.monitoring.verdict import Verdict, judge
-from django_singlejob.monitoring.workers import SeenWorker
+from django_singlejob.monitoring.workers import SeenWorker, Server
 from django_singlejob.process.progress import Progress
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class FindingFacts:
     level: str
     """``"warning"`` or ``"critical"``."""
     about: str
-    """What it is about: ``"job"``, ``"lock"``, ``"queue"``, ``"worker"``, ``"row"`` or ``"code"``."""
+    """What it is about: ``"job"``, ``"lock"``, ``"queue"``, ``"worker"``, ``"server"``, ``"row"`` or ``"code"``."""
     subject: str
     """The name of that."""
     since: datetime | None
@@ -140,6 +140,28 @@ class WorkerFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ServerFacts:
+    """A server that asks for what is due in some queues, or did so in the last three days."""
+
+    hostname: str
+    queues: tuple[str, ...]
+    """The queues that it serves; empty: all."""
+    first_seen_at: datetime
+    seen_at: datetime
+    """When it was last seen (UTC). It is marked every five minutes."""
+    is_once: bool
+    """Whether passes ask there, as cron starts them, and not a worker that stays."""
+    release: str
+    """Which code runs there; empty if that is not known."""
+    clock_error: timedelta | None
+    """How far its clock was ahead of the database's; ``None`` if that is not known."""
+    trouble: str
+    """Why not everything that is due runs there; empty if it does."""
+    is_asking: bool
+    """Whether it still asks."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Status:
     """How everything is doing. All texts are in the language that is active."""
 
@@ -155,6 +177,7 @@ class Status:
     jobs: tuple[JobFacts, ...]
     queues: tuple[QueueFacts, ...]
     workers: tuple[WorkerFacts, ...]
+    servers: tuple[ServerFacts, ...]
 
     def as_dict(self) -> dict[str, Any]:
         """The same in JSON's types: instants as text in ISO 8601, durations in seconds."""
@@ -181,8 +204,9 @@ def status_of(verdict: Verdict) -> Status:
         is_cut=verdict.is_cut,
         findings=tuple(map(_finding, verdict.findings)),
         jobs=tuple(_job(health, levels.get(health.name, Level.OK)) for health in verdict.healths),
-        queues=tuple(_queue(queue, verdict.servers(queue)) for queue in verdict.queues),
+        queues=tuple(_queue(queue, verdict.served_by(queue)) for queue in verdict.queues),
         workers=tuple(map(_worker, verdict.workers)),
+        servers=tuple(map(_server, verdict.servers)),
     )
 
 
@@ -276,6 +300,10 @@ def _queue(queue: Queue, workers: int) -> QueueFacts:
 
 def _worker(worker: SeenWorker) -> WorkerFacts:
     return WorkerFacts(**worker._asdict())
+
+
+def _server(server: Server) -> ServerFacts:
+    return ServerFacts(**{field.name: getattr(server, field.name) for field in fields(ServerFacts)})
 
 
 def _plain(value: Any) -> Any:

@@ -13,7 +13,7 @@ from django.db import models
 from django.utils.formats import number_format
 from django.utils.functional import lazy
 from django.utils.text import format_lazy
-from django.utils.translation import gettext, gettext_lazy as _, ngettext_lazy
+from django.utils.translation import gettext, gettext_lazy as _, ngettext, ngettext_lazy
 
 from django_singlejob.conf import ZERO
 from django_singlejob.jobs import registry
@@ -29,8 +29,9 @@ from django_singlejob.monitoring.health import (
     has_other_schedule,
     zone_of_schedule,
 )
+from django_singlejob.monitoring.marks import FORGOTTEN_AFTER
 from django_singlejob.monitoring.queues import LATE, Queue
-from django_singlejob.monitoring.workers import SeenWorker, serves
+from django_singlejob.monitoring.workers import SeenWorker, Server, serves
 from django_singlejob.process.clock import instant_in_words
 from django_singlejob.process.escaping import listed
 
@@ -41,11 +42,13 @@ DAY, HOUR, MINUTE, SECOND = timedelta(days=1), timedelta(hours=1), timedelta(min
 
 
 class Trouble(models.TextChoices):
-    """What may be wrong with a queue, a worker or rows. A job or a lock has a ``State``."""
+    """What may be wrong with a queue, a worker, a server or rows. A job or a lock has a ``State``."""
 
     NO_WORKER = "no_worker", _("without any worker")
     UNSERVED = "unserved", _("unserved")
     DEAD = "dead", _("dead")
+    SILENT = "silent", _("not asking any more")
+    IMPEDED = "impeded", _("impeded")
     NOT_JUDGED = "not_judged", _("not judged")
     NOT_IMPORTED = "not_imported", _("not imported")
     UNREADABLE = "unreadable", _("unreadable")
@@ -61,8 +64,8 @@ class Trouble(models.TextChoices):
         return Level.WARNING if self in _MILD else Level.CRITICAL
 
 
-_MILD = (Trouble.NO_JOB, Trouble.OTHER_SCHEDULE, Trouble.TOO_OFTEN, Trouble.LATE)
-About = Literal["job", "lock", "queue", "worker", "row", "code"]
+_MILD = (Trouble.SILENT, Trouble.IMPEDED, Trouble.NO_JOB, Trouble.OTHER_SCHEDULE, Trouble.TOO_OFTEN, Trouble.LATE)
+About = Literal["job", "lock", "queue", "worker", "server", "row", "code"]
 Facts = dict[str, Any]
 Kind = State | Trouble
 
@@ -74,8 +77,8 @@ class Finding(NamedTuple):
         kind: what is wrong.
         level: how bad it is.
         about: the kind of thing that it is about.
-        subject: the name of the job, the lock or the queue; for a worker, the name of its lock; for any other row, its
-            table and its primary key; for rows that were not judged, what they are.
+        subject: the name of the job, the lock, the queue or the server; for a worker, the name of its lock; for any
+            other row, its table and its primary key; for rows that were not judged, what they are.
         what_happened: a sentence for people.
         what_to_do: the advice that follows it.
         since: when it began (UTC); ``None`` if the rows do not tell.
@@ -122,6 +125,17 @@ KINDS: dict[Kind, Words] = {
     Trouble.DEAD: Words(
         _("The worker {holder} has died: it has sent no heartbeat for {silence}."),
         _("Start a worker: it puts back what this one was running."),
+    ),
+    Trouble.SILENT: Words(
+        _("The server {server} has not asked for what is due for {time}."),
+        _(
+            "Check there that cron or the worker runs, and that the project starts. If the server is gone for good, "
+            "this is forgotten {days} days after it was last seen."
+        ),
+    ),
+    Trouble.IMPEDED: Words(
+        _("The server {server} does not run everything that is due. {trouble}"),
+        _("Correct it there. Other servers run what they can meanwhile."),
     ),
     Trouble.NOT_JUDGED: Words(
         _("More than {count} jobs or locks look bad, and no others were judged."),
@@ -411,6 +425,27 @@ def of_worker(health: Health, *, is_last: bool) -> Iterator[Finding]:
         yield _finding(Trouble.DEAD, "worker", health.name, facts, words, is_mild=not is_last, since=since)
     else:
         yield from of_health(health, 1)
+
+
+# --- servers
+
+
+def of_server(server: Server) -> Iterator[Finding]:
+    """What is wrong with a server that asks for what is due, or has stopped asking."""
+    facts: Facts = {"server": _with_queues(server), "days": FORGOTTEN_AFTER.days, "trouble": server.trouble}
+    if server.is_silent:
+        facts["time"] = _roughly(server.age)
+        yield _finding(Trouble.SILENT, "server", server.hostname, facts, since=server.seen_at)
+    elif server.trouble and server.is_asking:
+        yield _finding(Trouble.IMPEDED, "server", server.hostname, facts)
+
+
+def _with_queues(server: Server) -> str:
+    """``web-1``, or ``web-1 (queues mail, media)``."""
+    if not server.queues:
+        return server.hostname
+    text = ngettext("queue %s", "queues %s", len(server.queues)) % listed(server.queues)
+    return f"{server.hostname} ({text})"
 
 
 # --- figures

@@ -18,12 +18,14 @@ from django_singlejob.monitoring.findings import (
     of_nothing,
     of_queue,
     of_row,
+    of_server,
     of_short_interval,
     of_worker,
 )
 from django_singlejob.monitoring.health import OVERDUE, Health, Level, State, Survey, survey
+from django_singlejob.monitoring.marks import marks
 from django_singlejob.monitoring.queues import LATE, Queue, has_any, queues as read_queues, read_oldest
-from django_singlejob.monitoring.workers import SeenWorker, serves, workers
+from django_singlejob.monitoring.workers import REMEMBERED, SeenWorker, Server, servers, serves, workers
 
 
 class UnknownName(SingleJobError):
@@ -31,8 +33,8 @@ class UnknownName(SingleJobError):
 
 
 class Scope(NamedTuple):
-    """What to judge: everything, or only these jobs and queues. Jobs, locks and queues that are ``ignored`` are left
-    out."""
+    """What to judge: everything, or only these jobs and queues. Jobs, locks, queues and servers that are ``ignored``
+    are left out."""
 
     jobs: Collection[str] = ()
     queues: Collection[str] = ()
@@ -56,9 +58,13 @@ class Scope(NamedTuple):
         """Whether the queue of this name is judged."""
         return self.has_queues and name not in self.ignored and (not self.queues or name in self.queues)
 
-    def has_worker(self, worker: SeenWorker) -> bool:
-        """Whether the worker is shown. In a narrow scope, only those that serve one of its queues are."""
+    def has_worker(self, worker: SeenWorker | Server) -> bool:
+        """Whether the worker or the server is shown. In a narrow scope, only those that serve one of its queues are."""
         return not self.is_narrow or any(serves(worker, name) for name in self.queues)
+
+    def has_server(self, server: Server) -> bool:
+        """Whether the server is judged."""
+        return not self.is_narrow and server.hostname not in self.ignored
 
 
 EVERYTHING = Scope()
@@ -73,6 +79,7 @@ class Verdict(NamedTuple):
         queues: the queues in which one-offs are due or have failed lately, and those that a live worker or the scope
             names; sorted by name.
         workers: the workers that are alive, and those that died and whose locks have not been cleared.
+        servers: the servers that ask for what is due, or did so lately.
         locks_of_workers: the locks of all workers.
         is_cut: whether there are more jobs and locks than were read: then ``healths`` are the worst.
         is_ill_cut: whether even more of them may need attention than ``findings`` says.
@@ -83,6 +90,7 @@ class Verdict(NamedTuple):
     healths: Sequence[Health]
     queues: Sequence[Queue]
     workers: Sequence[SeenWorker]
+    servers: Sequence[Server]
     locks_of_workers: Sequence[Health]
     is_cut: bool
     is_ill_cut: bool
@@ -98,7 +106,7 @@ class Verdict(NamedTuple):
         """The levels of the jobs and locks that need attention, by name."""
         return {found.subject: found.level for found in self.findings if found.about in ("job", "lock")}
 
-    def servers(self, queue: Queue) -> int:
+    def served_by(self, queue: Queue) -> int:
         """The number of live workers that serve the queue."""
         return sum(worker.is_live and serves(worker, queue.name) for worker in self.workers)
 
@@ -148,7 +156,9 @@ def _is_only_unreadable(found: Finding, rows: Sequence[Unreadable]) -> bool:
 def _judge(scope: Scope, surveyed: Survey, *, failures: int, with_one_offs: bool) -> Verdict:
     own = [health for health in surveyed.healths if _is_lock_of_worker(health.name)]
     is_complete = not (scope.is_narrow or scope.ignored or surveyed.is_cut)
-    everybody = workers([health.lock for health in own if health.lock] if is_complete else None)
+    marked = marks(REMEMBERED)
+    everybody = workers([health.lock for health in own if health.lock] if is_complete else None, marked)
+    asking = [server for server in servers(marked) if scope.has_worker(server)]
     known = [health for health in surveyed.healths if not _is_lock_of_worker(health.name)]
     _refuse_unknown_jobs(scope, known)
     healths = [health for health in known if scope.has_job(health.name)]
@@ -158,12 +168,14 @@ def _judge(scope: Scope, surveyed: Survey, *, failures: int, with_one_offs: bool
         *(finding for queue in queues for finding in of_queue(queue, everybody, failures)),
         *_of_workers(scope, own, everybody),
         *_of_passes(healths, everybody),
+        *(finding for server in asking for finding in of_server(server) if scope.has_server(server)),
     ]
     return Verdict(
         findings=_sorted(findings),
         healths=healths,
         queues=queues,
         workers=[worker for worker in everybody if scope.has_worker(worker)],
+        servers=asking,
         locks_of_workers=own,
         is_cut=surveyed.is_cut,
         is_ill_cut=surveyed.is_ill_cut,

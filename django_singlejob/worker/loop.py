@@ -2,10 +2,10 @@
 
 import logging
 import os
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import nullcontext
 from datetime import timedelta
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from django.db import Error
 
@@ -15,6 +15,7 @@ from django_singlejob.database.unusable import is_temporary
 from django_singlejob.exceptions import DatabaseUnreachable
 from django_singlejob.locking.heartbeat import renewing
 from django_singlejob.locking.position import MissedSlots
+from django_singlejob.process import rooms
 from django_singlejob.process.clock import backoff, local_now
 from django_singlejob.process.logs import about
 from django_singlejob.process.received_signals import is_ctrl_c, is_shutdown_requested
@@ -27,11 +28,13 @@ from django_singlejob.worker.due import follow_code
 from django_singlejob.worker.due_run import DueRun, Inline
 from django_singlejob.worker.lane import lane
 from django_singlejob.worker.lock import WorkerLock
-from django_singlejob.worker.marks import mark_pass
 from django_singlejob.worker.processes import Processes
-from django_singlejob.worker.pruning import PRUNING
+from django_singlejob.worker.pruning import PRUNING, anything_to_prune
 from django_singlejob.worker.starts import Starts
 from django_singlejob.worker.tick import Plan, Tick
+
+if TYPE_CHECKING:
+    from django.db.models import QuerySet
 
 logger = logging.getLogger("django_singlejob")
 
@@ -46,6 +49,8 @@ _PATIENCE_WHEN_AWAY = timedelta(seconds=2)
 
 
 _SILENT = (f"{__name__}.silent", None)
+# Records that this server asks for what is due in these queues. Returns whether any of the query sets has a row.
+Mark: TypeAlias = Callable[..., bool]
 
 
 class Worker:
@@ -72,7 +77,7 @@ class Worker:
         self._tick = Tick(plan, self._pool, self._lane)
         self._pid = os.getpid()
         self._follow_code_at = self._look_at = self._settled_at = local_now()
-        self._is_final = self._is_database_away = False
+        self._is_final = self._is_database_away = self._is_marked = False
         self._missed = MissedSlots()
 
     @property
@@ -112,9 +117,12 @@ class Worker:
                 raise
 
     def _idle(self) -> None:
+        self._mark()
         # If it ended, a supervisor such as systemd would start it again and again.
         while self._plan.is_endless and not (is_shutdown_requested() or self._plan.is_outdated()):
             self._pool.wait(self._plan.interval.total_seconds())
+            if local_now() >= self._follow_code_at:
+                self._mark()
 
     def _work(self) -> Iterator[Outcome]:
         pauses = self._pauses()
@@ -144,23 +152,32 @@ class Worker:
         transactions.forget_queries()
         if local_now() >= self._look_at and not self._is_busy_with_slots:
             self._look()
-        return self._tick.prune() or self._tick.take_turns() or self._look_again()
+        # A pass prunes after all that is due. For a worker that stays, there is no such time.
+        return (
+            (self._plan.is_endless and self._tick.prune())
+            or self._tick.take_turns()
+            or self._look_again()
+            or self._tick.prune()
+        )
 
     def _look(self) -> None:
         if self._plan.is_endless:
             self._missed.log()
         if local_now() >= self._follow_code_at:
-            self._follow_code()
-            self._follow_code_at = local_now() + FOLLOW_CODE_EVERY.total_seconds()
+            follow_code(self._pool.beat)
+            self._mark()
         if self._lock.lease or not self._plan.once:
             self._lock.hold()
         pause = self._tick.look()
         self._look_at = local_now() + pause  # counted from now: a slow look must leave time for what it has found
 
-    def _follow_code(self) -> None:
-        follow_code(self._pool.beat)
-        if not self._plan.is_endless:
-            mark_pass(self._plan.queues)  # others see an endless worker by its lock
+    def _mark(self) -> None:
+        self._follow_code_at = local_now() + FOLLOW_CODE_EVERY.total_seconds()
+        # A drain that lasts is seen by its lock. So the gaps between its marks are those between its beginnings.
+        if self._plan.is_endless or not self._is_marked:
+            self._is_marked = True
+            mark: Mark = rooms.find("mark") or _only_ask
+            self._tick.may_prune = mark(self._plan.queues, anything_to_prune(), is_once=not self._plan.is_endless)
 
     def _look_again(self) -> bool:
         """``False``: nothing has ended since the last look, or the worker looks again anyway."""
@@ -284,3 +301,8 @@ def _is_final(plan: Plan, run: DueRun, outcome: Outcome) -> bool:
 def _news(outcomes: list[Outcome]) -> Iterator[Outcome]:
     """Leave out the outcome of pruning, which no one requested, unless it failed."""
     return (outcome for outcome in outcomes if outcome.name != PRUNING.name or outcome.error)
+
+
+def _only_ask(queues: Sequence[str], others: Sequence["QuerySet[Any]"], *, is_once: bool) -> bool:
+    """What to do if no room makes marks."""
+    return any(rows.exists() for rows in others)

@@ -12,7 +12,6 @@ from django_singlejob.locking.clear import Watchman
 from django_singlejob.locking.request import Reason
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.locks import locks
-from django_singlejob.process.clock import local_now
 from django_singlejob.running.outcomes import Outcome
 from django_singlejob.running.runner import FINAL
 from django_singlejob.worker.due import DueOneOffs, DueSlots, anything_due, clear_dead
@@ -22,8 +21,6 @@ from django_singlejob.worker.left_out import LeftOut, Why
 from django_singlejob.worker.processes import Processes
 from django_singlejob.worker.pruning import PRUNING
 
-# Of all servers together, one prunes once a day: see PRUNING.
-TRY_TO_PRUNE_EVERY = timedelta(hours=1)
 WATCH_EVERY = timedelta(seconds=1)
 _OTHERS_TURN = (Reason.HELD, Reason.UNDECIDED)
 
@@ -93,7 +90,8 @@ class Tick:
         self._begun = 0
         #: How many runs, and tasks, have ended after which more may be due, and how many had at the last look.
         self._ended = self._ended_at_look = 0
-        self._prune_at = local_now()
+        #: Whether there was anything to prune when this was last asked, and no pruning has begun since.
+        self.may_prune = False
 
     @property
     def left(self) -> float:
@@ -166,10 +164,11 @@ class Tick:
     # --- the steps
 
     def prune(self) -> bool:
-        """Begin to delete what is old, once an hour. ``False``: it is not time for that, or no process is free."""
-        if not (self._plan.is_endless and self._free and local_now() >= self._prune_at):
+        """Begin to delete what is old. ``False``: as far as is known, nothing is, or no process is free."""
+        is_alone = self._lane.is_idle or not self._plan.once
+        if not (self.may_prune and is_alone and self._pool.free > 0) or self._left_out.blocks(PRUNING):
             return False
-        self._prune_at = local_now() + TRY_TO_PRUNE_EVERY.total_seconds()
+        self.may_prune = False
         return self._begin(pruning())
 
     def take_turns(self) -> bool:

@@ -100,7 +100,7 @@ def stop_the_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[timedelta], Non
         now += max(time.total_seconds(), 1e-6)  # a float may be too large for less to change it
 
     sleeping = ["locking.acquire", "locking.clear"]
-    for module in [*sleeping, "process.clock", "locking.liveness", "database.timeline", "worker.loop", "worker.tick"]:
+    for module in [*sleeping, "process.clock", "locking.liveness", "database.timeline", "worker.loop"]:
         monkeypatch.setattr(f"django_singlejob.{module}.local_now", lambda: now)
     for module in [*sleeping, "worker.due_run"]:
         monkeypatch.setattr(f"django_singlejob.{module}.sleep", lambda seconds: let_it_pass(timedelta(seconds=seconds)))

@@ -274,7 +274,7 @@ def test_a_worker_that_can_run_nothing_ends(
 
 
 def test_one_that_is_read_only_may_be_replaced_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "acquire", refusing("25006", times=2))
+    monkeypatch.setattr(runner, "acquire", refusing("25006", times=1))
     job: Any = singleton_job("nightly")(print)
     job.enqueue()
     reports = [*Worker(Plan(max_jobs=2, interval=timedelta(seconds=0.01))).work()]

@@ -31,7 +31,7 @@ FIELDS: dict[type[Model], str] = {
         version token attempt max_attempts backend exclusive hostname pid worker_ids result error error_class errors
         traceback origin
         created_at requested_by stopped_by suspect""",
-    WorkerPass: "key queues hostname pid seen_at",
+    WorkerPass: "key queues hostname pid is_once first_seen_at seen_at gap release clock_error trouble",
 }
 TABLES: dict[type[Model], str] = {
     JobLock: "django_singlejob_joblock",

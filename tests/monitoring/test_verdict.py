@@ -11,12 +11,14 @@ from django.core.management import call_command
 from django.utils import translation
 
 from django_singlejob import singleton_job
+from django_singlejob.conf import ZERO
 from django_singlejob.models import OneOffJob
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.locks import locks
 from django_singlejob.models.one_offs import one_offs
 from django_singlejob.models.passes import passes
 from django_singlejob.monitoring.health import Level
+from django_singlejob.monitoring.marks import Mark, record
 from django_singlejob.monitoring.verdict import Scope, UnknownName, judge
 from django_singlejob.process.clock import DBNow
 from django_singlejob.process.holder import this_process
@@ -117,12 +119,12 @@ def workers_that_cannot_keep_up() -> None:
 
 
 def a_pass_by_cron() -> None:
-    passes().mark([], this_process())
+    record(Mark(this_process()))
     work(ago=4 * MINUTE)
 
 
 def a_pass_by_cron_that_leaves_a_queue_out() -> None:
-    passes().mark(["default"], this_process())
+    record(Mark(this_process(), ["default"]))
     work("mail")
 
 
@@ -130,7 +132,7 @@ def a_job_that_is_due_more_often_than_passes_begin() -> None:
     singleton_job("often", schedule=30 * SECOND)(print)
     singleton_job("all", schedule=30 * SECOND, catch_up="all")(print)
     singleton_job("hourly", schedule="@hourly")(print)
-    passes().mark([], this_process())
+    record(Mark(this_process()))
     follow_code()
 
 
@@ -146,6 +148,23 @@ def a_worker_that_died() -> None:
 
 def the_last_worker_died() -> None:
     expire(worker())
+
+
+def seen(hostname: str, ago: timedelta = ZERO, first: timedelta = DAY, **facts: Any) -> None:
+    """A server that asked this long ago."""
+    mine = Mark(this_process()._replace(hostname=hostname), **facts)
+    record(mine)
+    passes().filter(key=mine.key).update(seen_at=DBNow() - ago, first_seen_at=DBNow() - ago - first)
+
+
+def a_server_that_has_stopped_asking() -> None:
+    seen("web-1")
+    seen("web-2", LONG)
+
+
+def a_server_that_cannot_run_everything() -> None:
+    seen("web-1")
+    seen("web-2", trouble="Some jobs cannot be registered: ImportError: No module named 'stripe'.")
 
 
 def a_failing_job() -> None:
@@ -236,6 +255,8 @@ SITUATIONS: list[Situation] = [
     (workers_that_cannot_keep_up, WARNING, [("late", "default")]),
     (a_pass_by_cron, OK, []),
     (a_pass_by_cron_that_leaves_a_queue_out, CRITICAL, [("unserved", "mail")]),
+    (a_server_that_has_stopped_asking, WARNING, [("silent", "web-2")]),
+    (a_server_that_cannot_run_everything, WARNING, [("impeded", "web-2")]),
     (a_job_that_is_due_more_often_than_passes_begin, WARNING, [("too_often", "often")]),
     (the_same_beside_a_worker, OK, []),
     (a_worker_that_died, WARNING, [("dead", "django_singlejob.worker.2")]),

@@ -15,7 +15,7 @@ from django.contrib.auth.models import Permission
 from django.core.management import call_command
 from django.utils import timezone
 
-from django_singlejob import singleton_job
+from django_singlejob import singleton_job, status as status_of_all
 from django_singlejob.models import JobLock, JobRun, JobStatus, OneOffJob
 from tests.admin.pages import OPERATE, shown
 from tests.children import ROOT
@@ -164,6 +164,13 @@ def test_cancel_retry_and_delete_one_offs() -> None:
 def test_see_which_workers_are_alive() -> None:
     command(["singleton_worker", "--once"])
     assert len(run(snippet("recipes/admin.md", "See which workers are alive"))["alive"]) == 1
+
+
+def test_see_which_servers_ask(settings: Settings) -> None:
+    settings.SINGLEJOB = run(snippet("recipes/admin.md", "See which servers ask"))["SINGLEJOB"]
+    command(["singleton_worker", "--once"])
+    (server,) = status_of_all().servers
+    assert (server.release, server.is_asking) == ("2026.11.3", True)
 
 
 @with_all_apps

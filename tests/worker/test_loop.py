@@ -18,12 +18,13 @@ from django_singlejob.locking import clear, liveness
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.locks import locks
 from django_singlejob.models.one_offs import one_offs
-from django_singlejob.models.runs import runs
+from django_singlejob.models.passes import passes as marked
+from django_singlejob.models.runs import JobRunQuerySet, runs
 from django_singlejob.process.clock import DBNow
 from django_singlejob.process.received_signals import deferred_signals
 from django_singlejob.running import runner
 from django_singlejob.running.enqueue import Order
-from django_singlejob.worker import due, due_run, lock as worker_lock, loop, tick
+from django_singlejob.worker import due, due_run, lock as worker_lock, loop, pruning, tick
 from django_singlejob.worker.due import anything_due
 from django_singlejob.worker.loop import Worker
 from django_singlejob.worker.tick import Plan
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 pytest_plugins = "tests.fixtures"
 pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
 
+DAY = timedelta(days=1)
 PLAN = Plan(interval=timedelta(seconds=0.01))
 
 
@@ -79,8 +81,7 @@ def days(monkeypatch: pytest.MonkeyPatch) -> Days:
     days = Days()
     monkeypatch.setattr(due_run, "sleep", days.pass_by)
     monkeypatch.setattr(loop, "Inline", days.pool)
-    for module in loop, tick:
-        monkeypatch.setattr(module, "local_now", lambda: days.now)
+    monkeypatch.setattr(loop, "local_now", lambda: days.now)
     monkeypatch.setattr(loop, "is_shutdown_requested", lambda: days.is_over)
     return days
 
@@ -104,16 +105,15 @@ def test_it_runs_what_becomes_due_until_a_signal(passes: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("plan", [Plan(once=True), Plan(drain=True), PLAN], ids=["once", "drain", "endless"])
-def test_where_nothing_is_enabled_it_touches_nothing(days: Days, settings: Settings, plan: Plan) -> None:
+def test_where_nothing_is_enabled_it_only_says_so(days: Days, settings: Settings, plan: Plan) -> None:
     settings.SINGLEJOB = {"ENABLED": False}
     fall_behind(scheduled())
     singleton_job("mail")(lambda: None).enqueue()
     days.acts = [lambda: None] * 3
     before = everything()
-    with CaptureQueriesContext(connection) as queries:
-        assert list(Worker(plan).work()) == []
-    assert len(queries) == 0
+    assert list(Worker(plan).work()) == []
     assert everything() == before
+    assert marked().get().trouble
     assert days.is_over is plan.is_endless
 
 
@@ -327,6 +327,8 @@ def test_of_pruning_it_reports_only_what_went_wrong(
     def refuse(request: Any) -> Any:
         raise DatabaseUnusable("It is not permitted.", job_name=request.name, is_lasting=is_lasting)
 
+    scheduled()()
+    age_all(2 * DAY)
     monkeypatch.setattr(runner, "acquire", refuse)
     assert [report.name for report in Worker(PLAN).work()] == ["django_singlejob.prune"]
 
@@ -352,12 +354,55 @@ def test_one_worker_prunes_once_a_day(passes: list[Any], settings: Settings) -> 
     ran()
     assert (runs().filter(job_name="mail").count(), one_offs().count()) == (1, 1)
     assert last_run("django_singlejob.prune").status == "successful"
+    age_all(25 * HOUR)
     ran()
-    assert runs().filter(job_name="django_singlejob.prune").count() == 1
+    assert prunings() == ["successful"]
     gates().update(last_started_at=DBNow() - 25 * HOUR)
-    ran()
-    assert runs().filter(job_name="django_singlejob.prune").count() == 2
+    for _ in range(2):
+        ran()
+    assert prunings() == ["successful", "successful"]
     assert not locks().exists()
+
+
+def prunings() -> list[str]:
+    return list(runs().filter(job_name="django_singlejob.prune").order_by("pk").values_list("status", flat=True))
+
+
+def age_all(by: timedelta) -> None:
+    runs().exclude(job_name="django_singlejob.prune").update(started_at=DBNow() - by)
+
+
+@pytest.mark.parametrize("plan", [Plan(once=True), Plan(drain=True)], ids=["once", "drain"])
+def test_a_pass_prunes_after_all_that_is_due(days: Days, plan: Plan) -> None:
+    job: Any = singleton_job("mail")(lambda: None)
+    job()
+    age_all(31 * DAY)
+    fall_behind(scheduled())
+    job.enqueue()
+    assert [report.name for report in Worker(plan).work()] == ["nightly", "mail"]
+    assert [*runs().order_by("pk").values_list("job_name", flat=True)] == ["nightly", "mail", "django_singlejob.prune"]
+    assert prunings() == ["successful"]
+
+
+def test_a_young_history_is_not_pruned(days: Days) -> None:
+    scheduled()()
+    list(Worker(Plan(once=True)).work())
+    assert prunings() == []
+
+
+def test_what_takes_too_long_is_left_to_the_next_pass(days: Days, monkeypatch: pytest.MonkeyPatch) -> None:
+    job: Any = singleton_job("mail")(lambda: None)
+    for _ in range(3):
+        job()
+    age_all(31 * DAY)
+    monkeypatch.setattr(pruning, "LONGEST", 0)
+    monkeypatch.setattr(JobRunQuerySet.batches, "__defaults__", (1,))
+    left = []
+    for _ in range(5):
+        list(Worker(Plan(once=True)).work())
+        left.append(runs().filter(job_name="mail").count())
+    assert left == [2, 1, 0, 0, 0]
+    assert prunings() == ["skipped"] * 3  # then nothing is old
 
 
 # --- which is next

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from django.core.management.base import CommandError, CommandParser, no_translations
 
-from django_singlejob.conf import quoted
+from django_singlejob.conf import ZERO, quoted
 from django_singlejob.jobs.discovery import autodiscover
 from django_singlejob.locking.request import Reason
 from django_singlejob.management.arguments import CallableCommand, queue, text, whole_number
 from django_singlejob.management.exit_status import explanation_of, refuse_settings
 from django_singlejob.management.output import add_format, as_json
 from django_singlejob.monitoring.facts import VERSION, status_of
-from django_singlejob.monitoring.findings import Finding, in_figures, roughly
+from django_singlejob.monitoring.findings import SECOND, Finding, in_figures, roughly
 from django_singlejob.monitoring.health import Health, State, zone_of_schedule
 from django_singlejob.monitoring.queues import Queue
 from django_singlejob.monitoring.verdict import Scope, Verdict, judge
-from django_singlejob.monitoring.workers import SeenWorker
+from django_singlejob.monitoring.workers import SeenWorker, Server
 from django_singlejob.process.clock import instant_in_words
 from django_singlejob.process.escaping import listed, shown
 from django_singlejob.process.logs import in_english
@@ -82,8 +82,8 @@ class Command(CallableCommand):
             default=[],
             type=text,
             metavar="NAME",
-            help="Leaves out the job (with its one-offs), the lock or the queue of this name. May be given several "
-            "times.",
+            help="Leaves out the job (with its one-offs), the lock, the queue or the server of this name. May be given "
+            "several times.",
         )
         parser.add_argument(
             "--failures",
@@ -141,9 +141,13 @@ def _as_text(verdict: Verdict, most: int) -> str:
         ),
         _table(
             ("QUEUE", "DUE", "OLDEST", "FAILED LATELY", "WORKERS"),
-            (_row_of_queue(queue, verdict.servers(queue)) for queue in verdict.queues),
+            (_row_of_queue(queue, verdict.served_by(queue)) for queue in verdict.queues),
         ),
-        _table(("WORKER", "QUEUES", "STATE", "LAST SEEN"), map(_row_of_worker, verdict.workers)),
+        _table(
+            ("WORKER", "QUEUES", "STATE", "LAST SEEN"),
+            (_row_of_worker(worker) for worker in verdict.workers if not worker.is_once),
+        ),
+        _table(("SERVER", "QUEUES", "ASKS", "LAST SEEN", "RELEASE", "CLOCK"), map(_row_of_server, verdict.servers)),
     ]
     # A table begins with an empty line and its titles, the advice with an empty line.
     lines = [*chain(*(_bounded(table, most + 2) for table in tables)), *_bounded(_advice(verdict.findings), most + 1)]
@@ -171,7 +175,7 @@ def _troubles(found: Sequence[Finding]) -> str:
 
 def _subject(finding: Finding) -> str:
     name = _printable(finding.subject)
-    return f"{finding.about} {name}" if finding.about in ("queue", "worker", "row") else name
+    return f"{finding.about} {name}" if finding.about in ("queue", "worker", "server", "row") else name
 
 
 def _figures(verdict: Verdict) -> str:
@@ -235,8 +239,17 @@ def _failed(queue: Queue) -> str:
 
 
 def _row_of_worker(worker: SeenWorker) -> tuple[object, ...]:
-    state = "pass" if worker.is_once else "alive" if worker.is_live else "dead"
+    state = "alive" if worker.is_live else "dead"
     return (worker.holder, ", ".join(worker.queues) or "all", state, instant_in_words(worker.seen_at))
+
+
+def _row_of_server(server: Server) -> tuple[object, ...]:
+    """With its clock, if that is wrong by a second or more."""
+    how = "impeded" if server.trouble else "by passes" if server.is_once else "by a worker"
+    off = abs(server.clock_error or ZERO)
+    clock = f"{roughly(off)} {'fast' if server.clock_error == off else 'slow'}" if off >= SECOND else ""
+    queues, age = ", ".join(server.queues) or "all", f"{roughly(server.age)} ago"
+    return (server.hostname, queues, how if server.is_asking else "no more", age, server.release, clock)
 
 
 def _last(status: "JobStatus") -> str:

@@ -19,9 +19,9 @@ from django_singlejob.models import OneOffJob
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.locks import locks
 from django_singlejob.models.one_offs import one_offs
-from django_singlejob.models.passes import passes
+from django_singlejob.monitoring.marks import Mark, record
 from django_singlejob.process.clock import DBNow, instant_in_words
-from django_singlejob.process.holder import this_process
+from django_singlejob.process.holder import this_host, this_process
 from django_singlejob.worker.due import follow_code
 from tests.contract.acts import everything, expire, gate, lock, start_run, take
 
@@ -300,7 +300,7 @@ def test_json_has_null_for_what_nobody_knows() -> None:
 
 
 def test_json_without_jobs_is_json() -> None:
-    nothing: dict[str, Any] = {"findings": [], "jobs": [], "queues": [], "workers": []}
+    nothing: dict[str, Any] = {"findings": [], "jobs": [], "queues": [], "workers": [], "servers": []}
     assert facts("--check") == {"version": 1, "level": "ok", "enabled": True, "is_cut": False, **nothing}
 
 
@@ -324,12 +324,12 @@ def busy(fresh_process: None, db: None) -> None:
     take("django_singlejob.worker.1", queues=["default", "media"])
     take("django_singlejob.worker.2", queues=["default"])
     expire("django_singlejob.worker.2")
-    passes().mark(["default"], this_process())
+    record(Mark(this_process(), ["default"], release="2.1"))
 
 
 @pytest.mark.usefixtures("busy")
 def test_below_the_jobs_are_the_queues_the_workers_and_what_to_do() -> None:
-    summary, jobs, queues, workers, advice = told().rstrip("\n").split("\n\n")
+    summary, jobs, queues, workers, servers, advice = told().rstrip("\n").split("\n\n")
     assert summary == (
         "CRITICAL: 1 unserved (queue mail), 1 dead (worker django_singlejob.worker.2), "
         "1 failed lately (queue default). Jobs and locks: 1. | due=51 failed=2 workers=2"
@@ -346,7 +346,10 @@ def test_below_the_jobs_are_the_queues_the_workers_and_what_to_do() -> None:
         ["WORKER", "QUEUES", "STATE", "LAST SEEN"],
         [alive.holder, "default, media", "alive", instant_in_words(alive.heartbeat_at)],
         [dead.holder, "default", "dead", instant_in_words(dead.heartbeat_at)],
-        [alive.holder, "default", "pass", instant_in_words(passes().get().seen_at)],
+    ]
+    assert [re.split("  +", re.sub(r"\d+ seconds? ago", "now", line)) for line in servers.splitlines()] == [
+        ["SERVER", "QUEUES", "ASKS", "LAST SEEN", "RELEASE", "CLOCK"],
+        [this_host(), "default", "by passes", "now", "2.1"],
     ]
     assert advice.splitlines()[0] == (
         "CRITICAL: 50 one-offs are due in the queue 'mail', the oldest for 2 hours. No live worker serves this queue. "

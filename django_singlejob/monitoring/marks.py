@@ -1,0 +1,146 @@
+"""The marks of servers: each that asks for what is due says so, every few minutes. They decide nothing."""
+
+import json
+import logging
+from collections.abc import Sequence
+from datetime import timedelta
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+from django.db.models import DateTimeField, DurationField, ExpressionWrapper, F, Q, QuerySet, Value
+
+from django_singlejob.conf import options
+from django_singlejob.database import errors, transactions
+from django_singlejob.database.time_limits import limited
+from django_singlejob.jobs import registry
+from django_singlejob.jobs.discovery import why_not_registered
+from django_singlejob.locking.request import Reason
+from django_singlejob.models.passes import WorkerPass, passes
+from django_singlejob.models.rows import delete_rows, in_utc
+from django_singlejob.monitoring.this_release import this_release
+from django_singlejob.process.clock import DBNow, utc_now
+from django_singlejob.process.escaping import printable
+from django_singlejob.process.holder import Holder, this_process
+from django_singlejob.process.logs import about, in_english
+
+logger = logging.getLogger("django_singlejob")
+
+# About five minutes, but cron comes a bit sooner or later.
+MARK_EVERY = timedelta(minutes=4.5)
+# How long each statement may take: what is due waits meanwhile.
+PATIENCE = timedelta(milliseconds=500)
+# Containers have another name each time: one that was seen for less than an hour is forgotten after an hour, ...
+SHORT = timedelta(hours=1)
+# ... a server after this time, and of more than this many those that were seen first.
+FORGOTTEN_AFTER, MOST = timedelta(days=3), 200
+TROUBLE_LENGTH = 1_000
+
+
+class Mark(NamedTuple):
+    """What a server says of itself.
+
+    Attributes:
+        holder: the process that asks.
+        queues: the queues that it serves; empty: all.
+        is_once: whether it is a pass, which ends by itself.
+        release: which code runs there; empty if that is not known.
+        trouble: why not everything that is due runs there; empty if it does.
+    """
+
+    holder: Holder
+    queues: Sequence[str] = ()
+    is_once: bool = True
+    release: str = ""
+    trouble: str = ""
+
+    @property
+    def key(self) -> str:
+        """A hash of the server and the queues, which can be long and many."""
+        return sha256(json.dumps([self.holder.hostname, *self.names]).encode()).hexdigest()
+
+    @property
+    def names(self) -> list[str]:
+        """The queues, in order."""
+        return sorted({*self.queues})
+
+    @property
+    def news(self) -> dict[str, str]:
+        """What is recorded as soon as it changes."""
+        return {"release": self.release, "trouble": self.trouble}
+
+
+def mark(queues: Sequence[str], others: "Sequence[QuerySet[Any]]", *, is_once: bool) -> bool:
+    """Record that this server asks for what is due in these queues, unless it has done so lately.
+
+    Returns whether any of the ``others`` has a row, which the same statement asks. Whatever goes wrong, the pass goes
+    on; then it returns ``False``.
+    """
+    alias = transactions.alias()
+    try:
+        mine = Mark(this_process(), queues, is_once, this_release(), _trouble())
+        with transactions.durable(alias, statement_timeout=PATIENCE), limited(alias, PATIENCE):
+            asked = (rows.order_by().values_list(Value(n)) for n, rows in enumerate([fresh(mine), *others]))
+            first, *rest = asked
+            found = {number for (number,) in first.union(*rest)}
+            if 0 not in found:
+                record(mine)
+        return bool(found - {0})
+    except Exception as error:
+        message = "Monitoring does not see this pass, because it could not be recorded: %s"
+        level = logging.WARNING if options().enabled else logging.INFO
+        logger.log(level, message, errors.words_of(error), extra=about(reason=error))
+        if errors.is_connection_lost(error):
+            transactions.drop(alias)
+        return False
+
+
+def _trouble() -> str:
+    troubles = [*map(why_not_registered, registry.failures.values())]
+    if not options().enabled:
+        troubles = [in_english(Reason.DISABLED.label)]
+    return printable(" ".join(troubles), TROUBLE_LENGTH)
+
+
+def fresh(mine: Mark) -> "QuerySet[WorkerPass]":
+    """The row of this server, if it says all this, and was written a moment ago."""
+    return passes().filter(seen(MARK_EVERY), key=mine.key, **mine.news)
+
+
+def record(mine: Mark) -> None:
+    """Record that the server asks, now."""
+    facts: dict[str, Any] = {
+        "seen_at": DBNow(),
+        "pid": mine.holder.pid,
+        "is_once": mine.is_once,
+        "clock_error": _between(Value(utc_now(), DateTimeField()), DBNow()),
+        **mine.news,
+    }
+    # The gap comes first: MySQL would count from the new instant.
+    if passes().filter(key=mine.key).update(gap=_between(DBNow(), F("seen_at")), **facts):
+        return
+    facts |= {"key": mine.key, "queues": mine.names, "hostname": mine.holder.hostname, "first_seen_at": DBNow()}
+    passes().bulk_create([WorkerPass(**facts)], ignore_conflicts=True)
+    _forget()
+
+
+def _between(later: Any, earlier: Any) -> "ExpressionWrapper[Any]":
+    return ExpressionWrapper(later - earlier, output_field=DurationField())
+
+
+def _forget() -> None:
+    is_short = Q(seen_at__lt=F("first_seen_at") + SHORT)
+    delete_rows(passes().filter(Q(seen_at__lt=DBNow() - FORGOTTEN_AFTER) | is_short & Q(seen_at__lt=DBNow() - SHORT)))
+    if old := [*passes().order_by("-seen_at").values_list("key", flat=True)[MOST:]]:
+        delete_rows(passes().filter(key__in=old))
+
+
+def marks(recently: timedelta) -> list[WorkerPass]:
+    """The rows that were written within ``FORGOTTEN_AFTER``, the latest first, with ``now`` and ``is_recent``: whether
+    within the time ``recently``."""
+    rows = passes().filter(seen(FORGOTTEN_AFTER)).judged(seen(recently))
+    return [in_utc(row) for row in rows.order_by("-seen_at", "key")[:MOST]]
+
+
+def seen(within: timedelta) -> Q:
+    """Whether a row was written within this time. One in the future was written before the clock was set back."""
+    return Q(seen_at__gt=DBNow() - within, seen_at__lte=DBNow() + within)
