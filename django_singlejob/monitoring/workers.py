@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
+from django_singlejob.conf import ZERO
 from django_singlejob.jobs.names import WORKER_LOCK
 from django_singlejob.jobs.slots import MISFIRE_GRACE
 from django_singlejob.models.locks import locks
@@ -117,7 +118,7 @@ def _silent(rows: "Sequence[WorkerPass]") -> "Iterator[WorkerPass]":
 
 
 def _is_asking(row: "WorkerPass") -> bool:
-    return row.now - row.seen_at < max(SILENT_AFTER, 2 * (row.gap or SILENT_AFTER))
+    return row.now - row.seen_at < max(SILENT_AFTER, 2 * (row.gap or ZERO))
 
 
 def _takes_the_place(new: "WorkerPass", old: "WorkerPass") -> bool:

@@ -16,7 +16,6 @@ from django.db import connection
 from django_singlejob.models import JobLock, JobStatus
 from tests.databases import APPS, PostgreSQL
 from tests.processes.conftest import GRANT, RELEASE
-from tests.processes.witness import ends
 from tests.processes.workers import SETTINGS, enqueue
 from tests.waiting import eventually
 
@@ -159,7 +158,6 @@ def test_in_a_worker_that_runs(
     child = spawn.command("singleton_worker", *options, **SETTINGS | through_proxy)
     child.wait_for("started")
     if not once:
-        eventually(lambda: ends("django_singlejob.prune") == ["successful"])  # a worker begins with pruning
         time.sleep(0.5)  # until its thread has noticed
     if name == "asks_the_database":
         proxy.fall_silent_at(b"needle")

@@ -46,7 +46,7 @@ NIGHTLY = """
 
 
 def nothing_was_begun() -> bool:
-    return not (JobRun.objects.exclude(job_name="django_singlejob.prune").exists() or JobLock.objects.exists())
+    return not (JobRun.objects.exists() or JobLock.objects.exists())
 
 
 def left() -> list[tuple[str, int]]:

@@ -31,7 +31,7 @@ def says(script: str) -> dict[str, str]:
 
 
 def ended() -> list[tuple[str, str, str]]:
-    rows = JobRun.objects.exclude(status="running").exclude(job_name="django_singlejob.prune").order_by("pk")
+    rows = JobRun.objects.exclude(status="running").order_by("pk")
     return list(rows.values_list("job_name", "status", "output"))
 
 
