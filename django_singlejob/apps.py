@@ -51,8 +51,14 @@ def _receiver(name: str) -> Callable[..., None]:
     return receive
 
 
-def _receive_takeover(**kwargs: Any) -> None:
-    import_string("django_singlejob.integrations.pings.ping_death")(**kwargs)
+def _late(*paths: str) -> Callable[..., None]:
+    """A receiver that calls these functions, whose modules are imported when the signal is sent first."""
+
+    def receive(**kwargs: Any) -> None:
+        for path in paths:
+            import_string(f"django_singlejob.{path}")(**kwargs)
+
+    return receive
 
 
 #: What rooms add to the kernel, by name, and where it is: imported when it is first used.
@@ -69,7 +75,9 @@ ROOMS = {
 RECEIVERS: dict[str, Callable[..., None]] = {
     "job_started": _receiver("pings.ping_start"),
     "job_finished": _receiver("pings.ping_end"),
-    "lock_taken_over": _receive_takeover,
+    "lock_taken_over": _late("control.notes.note_takeover", "integrations.pings.ping_death"),
+    "slot_misfired": _late("control.notes.note_misfire"),
+    "schedule_changed": _late("control.notes.note_schedule"),
 }
 
 

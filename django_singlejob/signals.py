@@ -1,7 +1,7 @@
 """The signals of this package. All are sent robustly: a receiver's error is logged and breaks no job.
 
-As everywhere in Django, the sender is a class. It is the class that the signal is about: ``Job`` for ``job_...`` and
-``slot_misfired``, whatever the job's own class; ``Lease`` for ``lease_lost``; the model ``JobLock`` for
+As everywhere in Django, the sender is a class. It is the class that the signal is about: ``Job`` for what is about a
+job, whatever the job's own class; ``Lease`` for ``lease_lost``; the model ``JobLock`` for
 ``lock_taken_over``. Each signal also has the argument ``name``, which is the name of the job, or of the lock if the
 signal is about a lease or a lock. The name cannot be the sender, because Django compares senders by identity, and two
 equal strings may be two objects.
@@ -44,6 +44,19 @@ lease_lost = JobSignal()
 #: ``lease`` (the new one; ``None`` if the lock was cleared), ``lock`` (the ``JobLock`` row as its former holder left
 #: it): the former holder has lost its lock.
 lock_taken_over = JobSignal()
+
+#: ``until`` (a datetime or ``None``), ``reason``, ``by``: no run of the job begins until then, or until it is resumed.
+job_paused = JobSignal()
+
+#: ``by``: runs of the job may begin again.
+job_resumed = JobSignal()
+
+#: ``before``, ``after`` (each the text of a schedule and its time zone, empty if there is none), ``next_slot``: the job
+#: follows another schedule, or none.
+schedule_changed = JobSignal()
+
+#: ``token``, ``by``: the run of the job with this token is to end.
+run_stopped = JobSignal()
 
 #: ``slot``, ``reason`` (a ``MisfireOutcome``), ``first`` and ``count``: a slot was not run within its grace. Slots with
 #: the same outcome share one signal: ``slot`` is the last of them, ``first`` the first, and ``count`` their number (for

@@ -259,6 +259,7 @@ _LEASE = {
 
 _RUN = {
     "job_name": "%(job_name)s",
+    "lock": "%(name)s",
     "fence": "passed.fence",
     "token": "taken.token",
     "status": "'running'",

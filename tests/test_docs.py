@@ -261,7 +261,7 @@ def test_every_signal_stands_there_with_its_sender() -> None:
 
 @pytest.mark.parametrize(
     "model",
-    [models.JobLock, models.JobStatus, models.JobRun, models.OneOffJob, models.WorkerPass],
+    [models.JobLock, models.JobStatus, models.JobRun, models.OneOffJob, models.JobNote, models.WorkerPass],
     ids=lambda model: model.__name__,
 )
 def test_every_field_stands_there(model: Any) -> None:

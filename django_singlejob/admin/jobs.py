@@ -43,12 +43,13 @@ from django_singlejob.admin.read_only import (
 from django_singlejob.admin.states import state
 from django_singlejob.admin.stopping import StoppingAdmin, stop_page
 from django_singlejob.conf import options
+from django_singlejob.control import pausing
 from django_singlejob.control.pausing import at_the_gate
 from django_singlejob.jobs import registry
 from django_singlejob.jobs.names import is_storable
 from django_singlejob.jobs.schedule import PATIENCE, slots_between
 from django_singlejob.models import JobStatus, OneOffJob, Overview
-from django_singlejob.models.jobs import JobStatusQuerySet, gates
+from django_singlejob.models.jobs import gates
 from django_singlejob.models.one_offs import PRIORITIES, one_offs
 from django_singlejob.monitoring.health import Health, State, mean_of, schedule_of, survey
 from django_singlejob.monitoring.workers import serves, workers
@@ -249,7 +250,7 @@ class JobStatusAdmin(StoppingAdmin):
         done = gettext("The job %s is paused. No new runs will start; a run in progress continues to its end.")
         end = gettext("It resumes by itself at %s.") % instant_in_words(until, get_current_timezone()) if until else ""
         left = gettext("The job %s was already paused.")
-        act = partial(JobStatusQuerySet.pause, until=until, reason=reason, by=user_name(request))
+        act = partial(pausing.pause, until=until, reason=reason, by=user_name(request))
         self._change(request, _chosen(request), act, f"{logged} {because}".strip(), f"{done} {end}".strip(), left)
         return back(request, "jobstatus")
 
@@ -269,7 +270,8 @@ class JobStatusAdmin(StoppingAdmin):
     def resume(self, request: HttpRequest, queryset: object) -> HttpResponse | None:
         done = gettext("The job %s is no longer paused. It will run when it is due.")
         left = gettext("The job %s was not paused.")
-        self._change(request, _chosen(request), JobStatusQuerySet.resume, gettext("Resumed."), done, left)
+        act = partial(pausing.resume, by=user_name(request))
+        self._change(request, _chosen(request), act, gettext("Resumed."), done, left)
         return back(request, "jobstatus")
 
     @admin.action(description=_("Hide"), permissions=["pause"])
@@ -281,26 +283,26 @@ class JobStatusAdmin(StoppingAdmin):
             self.message_user(request, refused % name, messages.WARNING)
         unknown = [name for name in names if not registry.is_known(name)]
         left = gettext("The job %s was already hidden.")
-        self._change(request, unknown, JobStatusQuerySet.hide, gettext("Hidden."), done, left)
+        self._change(request, unknown, pausing.hide, gettext("Hidden."), done, left)
         return back(request, "jobstatus")
 
     @admin.action(description=_("Show"), permissions=["pause"])
     def show(self, request: HttpRequest, queryset: object) -> HttpResponse | None:
         done, left = gettext("The job %s is shown again."), gettext("The job %s was not hidden.")
-        self._change(request, _chosen(request), JobStatusQuerySet.show, gettext("Shown again."), done, left)
+        self._change(request, _chosen(request), pausing.show, gettext("Shown again."), done, left)
         return back(request, "jobstatus")
 
     def _change(
         self,
         request: HttpRequest,
         names: Sequence[str],
-        act: Callable[[JobStatusQuerySet, str], bool],
+        act: Callable[[str], bool | None],
         logged: str,
         done: str,
         left: str,
     ) -> None:
         for name in names:
-            is_changed = at_the_gate(name, partial(act, gates(), name))
+            is_changed = act(name)
             if is_changed:
                 self._log(request, name, logged)
                 self.message_user(request, done % name, messages.SUCCESS)

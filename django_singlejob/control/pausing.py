@@ -6,21 +6,49 @@ from typing import Any, TypeVar
 
 from django.db import Error, transaction
 
+from django_singlejob.control.notes import noted
 from django_singlejob.database import errors
+from django_singlejob.jobs.registry import Job
 from django_singlejob.models.jobs import gates
+from django_singlejob.models.notes import NoteKind
 from django_singlejob.process.clock import backoff, local_now, sleep
+from django_singlejob.signals import job_paused, job_resumed
 
 T = TypeVar("T")
 
 
-def pause(name: str, *, patience: float = 0.0, **how: Any) -> bool | None:
+def pause(name: str, *, patience: float = 0.0, with_all: bool = False, **why: Any) -> bool | None:
     """As ``JobStatusQuerySet.pause``, but ``None`` if its gate is busy for ``patience`` seconds."""
-    return at_the_gate(name, partial(gates().pause, name, **how), patience=patience)
+
+    def act() -> bool:
+        return gates().pause(name, with_all=with_all, **why) and noted(NoteKind.PAUSED, name, **why)
+
+    is_changed = at_the_gate(name, act, patience=patience)
+    if is_changed:
+        job_paused.send_robust(Job, name=name, **{"until": None, "reason": "", "by": ""} | why)
+    return is_changed
 
 
-def resume(name: str, *, patience: float = 0.0, with_all: bool = False) -> bool | None:
+def resume(name: str, *, patience: float = 0.0, with_all: bool = False, by: str = "") -> bool | None:
     """As ``JobStatusQuerySet.resume``, but ``None`` if its gate is busy for ``patience`` seconds."""
-    return at_the_gate(name, partial(gates().resume, name, with_all=with_all), patience=patience)
+
+    def act() -> bool:
+        return gates().resume(name, with_all=with_all) and noted(NoteKind.RESUMED, name, by=by)
+
+    is_changed = at_the_gate(name, act, patience=patience)
+    if is_changed:
+        job_resumed.send_robust(Job, name=name, by=by)
+    return is_changed
+
+
+def hide(name: str) -> bool | None:
+    """As ``JobStatusQuerySet.hide``, but ``None`` if its gate is busy."""
+    return at_the_gate(name, partial(gates().hide, name))
+
+
+def show(name: str) -> bool | None:
+    """As ``JobStatusQuerySet.show``, but ``None`` if its gate is busy."""
+    return at_the_gate(name, partial(gates().show, name))
 
 
 def at_the_gate(name: str, act: Callable[[], T], *, patience: float = 0.0) -> T | None:

@@ -8,10 +8,14 @@ from uuid import UUID
 from django.db import Error, models
 from django.utils.translation import gettext_lazy as _
 
+from django_singlejob.control.notes import noted
 from django_singlejob.database import errors, transactions
 from django_singlejob.jobs.names import WORKER_LOCK
+from django_singlejob.jobs.registry import Job
 from django_singlejob.models.locks import locks
+from django_singlejob.models.notes import NoteKind
 from django_singlejob.models.one_offs import one_offs
+from django_singlejob.signals import run_stopped
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobLock, OneOffJob
@@ -44,7 +48,15 @@ def stop_run(lock: "JobLock", by: str) -> Obstacle | None:
     ``None`` if its next heartbeat will find the mark."""
     if obstacle := obstacle_to_run(lock):
         return obstacle
-    return _mark(lambda: locks().stop(lock.name, lock.token, by), lambda: locks().stopped_by(lock.name, lock.token))
+    name = lock.job_name or lock.name
+
+    def mark() -> bool:
+        return locks().stop(lock.name, lock.token, by) and noted(NoteKind.STOPPED, name, by=by)
+
+    obstacle = _mark(mark, lambda: locks().stopped_by(lock.name, lock.token))
+    if obstacle is None:
+        run_stopped.send_robust(Job, name=name, token=lock.token, by=by)
+    return obstacle
 
 
 def lock_of(token: "UUID | None") -> "JobLock | None":

@@ -212,7 +212,8 @@ class Grant(NamedTuple):
         facts = {**run, "hostname": holder.hostname, "pid": holder.pid}
         asked = {"trigger": request.trigger, "requested_by": request.requested_by}
         fence = snapshot.gate.next_fence if snapshot else UNKNOWN_FENCE
-        entry = Entry(request.lease, {"job_name": request.own_name, **facts, "fence": fence, **asked})
+        names = {"job_name": request.own_name, "lock": request.name}
+        entry = Entry(request.lease, {**names, **facts, "fence": fence, **asked})
         columns = {
             **facts,
             "command": holder.command,

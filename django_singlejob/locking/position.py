@@ -20,7 +20,7 @@ from django_singlejob.models.jobs import gates
 from django_singlejob.process.clock import instant_in_words
 from django_singlejob.process.escaping import listed
 from django_singlejob.process.logs import about, in_english
-from django_singlejob.signals import slot_misfired
+from django_singlejob.signals import schedule_changed, slot_misfired
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobStatus
@@ -62,6 +62,7 @@ def follow(status: "JobStatus", schedule: Schedule, now: datetime, early: timede
         slot = next_slot(schedule, now + early)
     changes = {"schedule": schedule.text, "time_zone": schedule.time_zone, "next_slot": slot}
     if _move_on(status, changes | _count(_overtaken(status, now))):
+        _report_change(status, changes)
         level = logging.WARNING if status.schedule else logging.INFO
         message = "The job %r has a new schedule. It is next due at %s."
         extra = about(job=status.name, slot=slot)
@@ -76,7 +77,15 @@ def _overtaken(status: "JobStatus", now: datetime) -> list[Misfires]:
 
 def leave(status: "JobStatus") -> None:
     """Make the row forget its schedule, because the job no longer has one."""
-    _move_on(status, {"schedule": "", "time_zone": "", "next_slot": None, "abandoned": False})
+    changes = {"schedule": "", "time_zone": "", "next_slot": None}
+    if _move_on(status, changes | {"abandoned": False}):
+        _report_change(status, changes)
+
+
+def _report_change(status: "JobStatus", changes: dict[str, Any]) -> None:
+    before, after = (status.schedule, status.time_zone), (changes["schedule"], changes["time_zone"])
+    facts = {"before": before, "after": after, "next_slot": changes["next_slot"]}
+    schedule_changed.send_robust(sender=Job, name=status.name, **facts)
 
 
 def pass_by(status: "JobStatus", claim: Claim) -> bool:

@@ -191,7 +191,13 @@ class Entry:
 def end_for(lock: "JobLock", result: Mapping[str, Any], writer: Writer) -> None:
     """Record how the run of this lock ended, in place of its holder, in the transaction that takes the lock away."""
     if lock.job_name and not writer.write(partial(_finish_or_find, lock, result)):
-        facts = {"job_name": lock.job_name, "token": lock.token, "slot": lock.slot, "attempt": lock.attempt}
+        facts = {
+            "job_name": lock.job_name,
+            "lock": lock.name,
+            "token": lock.token,
+            "slot": lock.slot,
+            "attempt": lock.attempt,
+        }
         facts |= {"hostname": lock.hostname, "pid": lock.pid, "started_at": lock.acquired_at, **result}
         problem = writer.failure or "it has no row"
         transaction.on_commit(partial(_log_missing, problem, facts), using=transactions.alias(), robust=True)

@@ -14,6 +14,7 @@ from django_singlejob.management.exit_status import EX_TEMPFAIL, EX_USAGE, disco
 from django_singlejob.management.output import Output, add_format
 from django_singlejob.models.jobs import gates
 from django_singlejob.monitoring.health import IS_OF_JOB
+from django_singlejob.process.holder import this_user
 
 # How long to wait for a fenced transaction of the job, in seconds.
 PATIENCE = 5.0
@@ -63,7 +64,7 @@ class GateCommand(CallableCommand):
 
     def how(self, given: dict[str, Any]) -> dict[str, Any]:
         """What else to pass to ``act``."""
-        return {"with_all": given["all"]}
+        return {"with_all": given["all"], "by": this_user()}
 
     def not_done(self, how: dict[str, Any]) -> str:
         """What to say of a job if there is nothing to change."""

@@ -138,6 +138,7 @@ class Migration(migrations.Migration):
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
                 ("job_name", models.CharField(max_length=200, verbose_name="job")),
+                ("lock", models.CharField(blank=True, default="", max_length=200, verbose_name="lock")),
                 (
                     "fence",
                     models.BigIntegerField(
@@ -254,6 +255,7 @@ class Migration(migrations.Migration):
                             OfItsType(
                                 "id",
                                 "job_name",
+                                "lock",
                                 "fence",
                                 "token",
                                 "status",
@@ -471,6 +473,115 @@ class Migration(migrations.Migration):
                             ("run_count__range", LARGE_NUMBERS),
                         ),
                         name="singlejob_status_in_range",
+                    ),
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="JobNote",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "job_name",
+                    models.CharField(
+                        blank=True,
+                        default="",
+                        help_text="Blank if it is about a server.",
+                        max_length=200,
+                        verbose_name="job",
+                    ),
+                ),
+                (
+                    "kind",
+                    models.CharField(
+                        choices=[
+                            ("paused", "paused"),
+                            ("resumed", "resumed"),
+                            ("missed", "missed"),
+                            ("schedule_changed", "schedule changed"),
+                            ("stopped", "stopped"),
+                            ("cleared", "cleared"),
+                            ("server_back", "server back"),
+                        ],
+                        max_length=20,
+                        verbose_name="kind",
+                    ),
+                ),
+                ("at", models.DateTimeField(verbose_name="at")),
+                ("by", models.CharField(blank=True, default="", max_length=255, verbose_name="by")),
+                ("reason", models.CharField(blank=True, default="", max_length=200, verbose_name="reason")),
+                (
+                    "until",
+                    models.DateTimeField(
+                        blank=True, help_text="When a pause is to end by itself.", null=True, verbose_name="until"
+                    ),
+                ),
+                (
+                    "first_slot",
+                    models.DateTimeField(
+                        blank=True,
+                        help_text="Of the slots that were missed; of a server, since when.",
+                        null=True,
+                        verbose_name="first slot",
+                    ),
+                ),
+                ("last_slot", models.DateTimeField(blank=True, null=True, verbose_name="last slot")),
+                (
+                    "number",
+                    models.PositiveBigIntegerField(
+                        blank=True, help_text="How many slots.", null=True, verbose_name="number"
+                    ),
+                ),
+                ("details", models.TextField(blank=True, default="", verbose_name="details")),
+            ],
+            options={
+                "verbose_name": "note",
+                "verbose_name_plural": "notes",
+                "default_permissions": (),
+                "indexes": [
+                    models.Index(fields=["job_name", "at"], name="singlejob_note_job_at"),
+                    models.Index(fields=["at"], name="singlejob_note_at"),
+                ],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            (
+                                "kind__in",
+                                [
+                                    "paused",
+                                    "resumed",
+                                    "missed",
+                                    "schedule_changed",
+                                    "stopped",
+                                    "cleared",
+                                    "server_back",
+                                ],
+                            )
+                        ),
+                        name="singlejob_note_kind",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            OfItsType(
+                                "id",
+                                "job_name",
+                                "kind",
+                                "at",
+                                "by",
+                                "reason",
+                                "until",
+                                "first_slot",
+                                "last_slot",
+                                "number",
+                                "details",
+                            ),
+                            ("at__range", INSTANTS),
+                            ("first_slot__range", INSTANTS),
+                            ("last_slot__range", INSTANTS),
+                            ("number__range", LARGE_NUMBERS),
+                            ("until__range", INSTANTS),
+                        ),
+                        name="singlejob_note_in_range",
                     ),
                 ],
             },

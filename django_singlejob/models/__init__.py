@@ -7,12 +7,14 @@ would not work either, because they resurrect a row or end the lease of a succes
 
 from django_singlejob.models.jobs import JobStatus, Overview
 from django_singlejob.models.locks import JobLock
+from django_singlejob.models.notes import JobNote
 from django_singlejob.models.one_offs import OneOffJob, OneOffStatus
 from django_singlejob.models.passes import WorkerPass
 from django_singlejob.models.runs import JobRun, RunStatus, RunTrigger
 
 __all__ = [
     "JobLock",
+    "JobNote",
     "JobRun",
     "JobStatus",
     "OneOffJob",

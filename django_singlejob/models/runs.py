@@ -25,7 +25,6 @@ from django_singlejob.process.holder import HOSTNAME_LENGTH, USER_LENGTH
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from typing import Self
 
 
 AnyModel = TypeVar("AnyModel", bound=Model)
@@ -44,19 +43,6 @@ class AttemptQuerySet(RowQuerySet[AnyModel]):
         if not tokens:
             return tokens
         return tokens - set(locks().values_list("token", flat=True))
-
-    def batches(self, size: int = 1000) -> Iterator[Self]:
-        """These rows, as several query sets: one huge UPDATE or DELETE would hold up everybody. No row comes twice,
-        whatever becomes of it. A row that has changed meanwhile, so that it is none of these, is in none of them."""
-        last = 0
-        # In two statements, because MySQL has no LIMIT in a subquery.
-        while keys := list(self.filter(pk__gt=last).order_by("pk").values_list("pk", flat=True)[:size]):
-            last = keys[-1]
-            yield self.filter(pk__in=keys)
-
-    def prune(self, batch: int = 1000) -> int:
-        """Delete all these rows, in batches. Returns the number of rows deleted."""
-        return sum(map(delete_rows, self.batches(batch)))
 
 
 def runs() -> JobRunQuerySet:
@@ -152,6 +138,7 @@ class JobRun(Row):
     Status, Trigger = RunStatus, RunTrigger
 
     job_name = models.CharField(_("job"), max_length=NAME_LENGTH)
+    lock = models.CharField(_("lock"), max_length=NAME_LENGTH, blank=True, default="")
     fence = models.BigIntegerField(
         _("fence"), help_text=_("Fencing token of the grant; later grants have higher ones.")
     )

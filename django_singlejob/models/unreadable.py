@@ -13,11 +13,13 @@ from django.db.models import Func, Model, QuerySet, TextField
 
 from django_singlejob.database import errors
 from django_singlejob.exceptions import UnreadableRow
+from django_singlejob.models.rows import delete_rows
 from django_singlejob.process.escaping import printable
 from django_singlejob.process.logs import about
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from typing import Self
 
 logger = logging.getLogger("django_singlejob")
 
@@ -96,6 +98,19 @@ class RowQuerySet(QuerySet[AnyModel]):
         found = [row for half in halves for row in half]
         self.left_out = size - len(found)
         return found
+
+    def batches(self, size: int = 1000) -> Iterator[Self]:
+        """These rows, as several query sets: one huge UPDATE or DELETE would hold up everybody. No row comes twice,
+        whatever becomes of it. A row that has changed meanwhile, so that it is none of these, is in none of them."""
+        last = 0
+        # In two statements, because MySQL has no LIMIT in a subquery.
+        while keys := list(self.filter(pk__gt=last).order_by("pk").values_list("pk", flat=True)[:size]):
+            last = keys[-1]
+            yield self.filter(pk__in=keys)
+
+    def prune(self, batch: int = 1000) -> int:
+        """Delete all these rows, in batches. Returns the number of rows deleted."""
+        return sum(map(delete_rows, self.batches(batch)))
 
     def first_readable(self, most: int) -> list[AnyModel]:
         """The first ``most`` that can be read."""

@@ -10,11 +10,13 @@ from typing import Any, NamedTuple
 from django.db.models import DateTimeField, DurationField, ExpressionWrapper, F, Q, QuerySet, Value
 
 from django_singlejob.conf import options
+from django_singlejob.control.notes import noted
 from django_singlejob.database import errors, transactions
 from django_singlejob.database.time_limits import limited
 from django_singlejob.jobs import registry
 from django_singlejob.jobs.discovery import why_not_registered
 from django_singlejob.locking.request import Reason
+from django_singlejob.models.notes import NoteKind
 from django_singlejob.models.passes import WorkerPass, passes
 from django_singlejob.models.rows import delete_rows, in_utc
 from django_singlejob.monitoring.this_release import this_release
@@ -27,6 +29,8 @@ logger = logging.getLogger("django_singlejob")
 
 # About five minutes, but cron comes a bit sooner or later.
 MARK_EVERY = timedelta(minutes=4.5)
+# A server that has not been seen for this long, and for twice its last gap, has stopped asking.
+SILENT_AFTER = timedelta(minutes=15)
 # How long each statement may take: what is due waits meanwhile.
 PATIENCE = timedelta(milliseconds=500)
 # Containers have another name each time: one that was seen for less than an hour is forgotten after an hour, ...
@@ -115,8 +119,12 @@ def record(mine: Mark) -> None:
         "clock_error": _between(Value(utc_now(), DateTimeField()), DBNow()),
         **mine.news,
     }
+    mine_alone = passes().filter(key=mine.key)
     # The gap comes first: MySQL would count from the new instant.
-    if passes().filter(key=mine.key).update(gap=_between(DBNow(), F("seen_at")), **facts):
+    if mine_alone.update(gap=_between(DBNow(), F("seen_at")), **facts):
+        for gap in mine_alone.filter(gap__gt=SILENT_AFTER).values_list("gap", flat=True):
+            details = json.dumps({"hostname": mine.holder.hostname, "queues": mine.names})
+            noted(NoteKind.SERVER_BACK, "", first_slot=DBNow() - gap, last_slot=DBNow(), details=details)
         return
     facts |= {"key": mine.key, "queues": mine.names, "hostname": mine.holder.hostname, "first_seen_at": DBNow()}
     passes().bulk_create([WorkerPass(**facts)], ignore_conflicts=True)

@@ -8,7 +8,7 @@ from django_singlejob.conf import ZERO
 from django_singlejob.jobs.names import WORKER_LOCK
 from django_singlejob.jobs.slots import MISFIRE_GRACE
 from django_singlejob.models.locks import locks
-from django_singlejob.monitoring.marks import marks
+from django_singlejob.monitoring.marks import SILENT_AFTER, marks
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobLock, WorkerPass
@@ -18,8 +18,6 @@ MOST = 1_000
 # A pass by cron counts as a worker for this long after its server was last marked, as it is every five minutes. A job
 # whose slot is older than MISFIRE_GRACE is overdue, so cron has to come by at least as often anyway.
 REMEMBERED = MISFIRE_GRACE + timedelta(minutes=5)
-# A server that has not been seen for this long, and for twice its last gap, has stopped asking.
-SILENT_AFTER = timedelta(minutes=15)
 # A new server may have taken the place of one that was seen up to this long after the new one began.
 OVERLAP = timedelta(hours=1)
 

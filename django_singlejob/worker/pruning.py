@@ -12,9 +12,11 @@ from django_singlejob.exceptions import SkipRun
 from django_singlejob.jobs.registry import Job
 from django_singlejob.locking.recording import alone
 from django_singlejob.models.jobs import gates
+from django_singlejob.models.notes import notes
 from django_singlejob.models.one_offs import one_offs
 from django_singlejob.models.rows import delete_rows
-from django_singlejob.models.runs import AttemptQuerySet, runs
+from django_singlejob.models.runs import runs
+from django_singlejob.models.unreadable import RowQuerySet
 from django_singlejob.process.clock import DBNow, local_now
 
 DAY = timedelta(days=1)
@@ -37,7 +39,7 @@ def prune() -> str:
     return _in_words(counts)
 
 
-def _surplus() -> Iterator[tuple[str, AttemptQuerySet[Any], Callable[[AttemptQuerySet[Any]], int]]]:
+def _surplus() -> Iterator[tuple[str, RowQuerySet[Any], Callable[[RowQuerySet[Any]], int]]]:
     """What there is too much of, each with what to do about some of it."""
     age, keep = timedelta(days=options().history_days), options().history_keep
     for rows in runs().surplus(age, keep, SPARED):
@@ -45,6 +47,7 @@ def _surplus() -> Iterator[tuple[str, AttemptQuerySet[Any], Callable[[AttemptQue
     for rows in runs().beyond(max(keep, KEPT_OUTPUTS)):
         yield "outputs", rows.exclude(output=""), lambda some: some.update(output="")
     yield "one-offs", one_offs().surplus(age), delete_rows
+    yield "notes", notes().surplus(age), delete_rows
 
 
 def _in_words(counts: Counter[str]) -> str:
@@ -55,7 +58,7 @@ def _in_words(counts: Counter[str]) -> str:
 PRUNING = Job(name="django_singlejob.prune", func=prune, ping_url="")
 
 
-def anything_to_prune() -> list[AttemptQuerySet[Any]]:
+def anything_to_prune() -> list[RowQuerySet[Any]]:
     """Query sets with at most one row each: none has one if nothing is older than a day, or if the last pruning began
     within a day, and was not cut short."""
     gate = gates().filter(name=PRUNING.name, last_started_at__range=(DBNow() - DAY, DBNow() + DAY))

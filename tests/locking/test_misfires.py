@@ -9,6 +9,9 @@ import pytest
 from django_singlejob.jobs.slots import MisfireOutcome, Misfires
 from django_singlejob.locking.position import MissedSlots, report_misfires
 
+pytest_plugins = "tests.fixtures"
+pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
+
 TEN, HOUR = datetime(2026, 11, 21, 10, tzinfo=UTC), timedelta(hours=1)
 LATE = Misfires(TEN, TEN, 1, MisfireOutcome.LATE)
 DROPPED = Misfires(TEN - 3 * HOUR, TEN - HOUR, 3, MisfireOutcome.DROPPED)

@@ -8,7 +8,7 @@ import pytest
 from django.apps import apps
 from django.db import connection, models
 
-from django_singlejob.models import JobLock, JobRun, JobStatus, OneOffJob, WorkerPass
+from django_singlejob.models import JobLock, JobNote, JobRun, JobStatus, OneOffJob, WorkerPass
 from django_singlejob.running.enqueue import Order
 from tests.contract.acts import gate, lock, start_run
 
@@ -25,12 +25,13 @@ FIELDS: dict[type[Model], str] = {
     JobStatus: """name fence token hold_count schedule time_zone next_slot last_slot last_attempt abandoned paused
         paused_until pause_reason paused_by paused_with_all hidden last_started_at last_finished_at last_status
         consecutive_failures run_count mean_duration misfire_count coalesced_count""",
-    JobRun: """id job_name fence token status trigger requested_by slot attempt hostname pid started_at finished_at
+    JobRun: """id job_name lock fence token status trigger requested_by slot attempt hostname pid started_at finished_at
         duration acquire_duration error traceback origin output""",
     OneOffJob: """id job_name task_path args kwargs queue_name priority status run_after started_at finished_at
         version token attempt max_attempts backend exclusive hostname pid worker_ids result error error_class errors
         traceback origin
         created_at requested_by stopped_by suspect""",
+    JobNote: "id job_name kind at by reason until first_slot last_slot number details",
     WorkerPass: "key queues hostname pid is_once first_seen_at seen_at gap release clock_error trouble",
 }
 TABLES: dict[type[Model], str] = {
@@ -38,6 +39,7 @@ TABLES: dict[type[Model], str] = {
     JobStatus: "django_singlejob_jobstatus",
     JobRun: "django_singlejob_jobrun",
     OneOffJob: "django_singlejob_oneoffjob",
+    JobNote: "django_singlejob_jobnote",
     WorkerPass: "django_singlejob_workerpass",
 }
 INDEXES: dict[type[Model], dict[str, list[str]]] = {
@@ -55,6 +57,7 @@ INDEXES: dict[type[Model], dict[str, list[str]]] = {
         "singlejob_one_off_due": ["status", "run_after"],
         "singlejob_one_off_finished": ["status", "finished_at"],
     },
+    JobNote: {"singlejob_note_job_at": ["job_name", "at"], "singlejob_note_at": ["at"]},
     WorkerPass: {},
 }
 

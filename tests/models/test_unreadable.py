@@ -97,6 +97,7 @@ def usual(model: type[models.Model], name: str) -> list[dict[str, Any]]:
             {**one_off, "status": "in_progress", "attempt": 1},
             {**one_off, "status": "failed", "attempt": 1, "finished_at": now, "error": "x"},
         ],
+        "JobNote": [{"job_name": name, "kind": "missed", "at": now, "first_slot": now, "last_slot": now, "number": 1}],
         "WorkerPass": [{"key": name, **HOLDER, "first_seen_at": now, "seen_at": now}],
     }
     has_token = any(field.name == "token" for field in model._meta.concrete_fields)

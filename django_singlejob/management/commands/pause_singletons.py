@@ -13,7 +13,6 @@ from django_singlejob.management.pause_or_resume import GateCommand
 from django_singlejob.models.jobs import database_now, gates
 from django_singlejob.process.clock import instant_in_words
 from django_singlejob.process.escaping import listed
-from django_singlejob.process.holder import this_user
 
 
 class Command(GateCommand):
@@ -43,7 +42,7 @@ class Command(GateCommand):
                 "already. Give a later instant.",
                 returncode=EX_USAGE,
             )
-        return super().how(given) | {"until": until, "reason": given["because"] or "", "by": this_user()}
+        return super().how(given) | {"until": until, "reason": given["because"] or ""}
 
     def aside(self, how: dict[str, Any]) -> str:
         return f" until {instant_in_words(how['until'])}" if how["until"] else ""

@@ -9,6 +9,7 @@ from django_singlejob.conf import options
 from django_singlejob.management.arguments import CallableCommand, whole_number
 from django_singlejob.management.exit_status import explained, refuse_settings
 from django_singlejob.management.output import Output, add_format
+from django_singlejob.models.notes import notes
 from django_singlejob.models.one_offs import one_offs
 from django_singlejob.models.runs import runs
 
@@ -18,8 +19,9 @@ CENTURY = 36_525
 
 class Command(CallableCommand):
     help = (
-        "Deletes one-offs that finished more than --days ago, finished runs that started more than --days ago, and the "
-        "runs of each job beyond its newest --keep. Locks do not need the history, so all of it may be deleted."
+        "Deletes one-offs that finished more than --days ago, finished runs that started more than --days ago, older "
+        "notes, and the runs of each job beyond its newest --keep. Locks do not need the history, so all of it may be "
+        "deleted."
     )
     requires_system_checks = ()
 
@@ -55,4 +57,7 @@ class Command(CallableCommand):
         output.line(f"Runs {deleted}: {run_count}.")
         one_off_count = old_one_offs.count() if is_dry else old_one_offs.prune()
         output.line(f"One-offs {deleted}: {one_off_count}.")
-        output.end({"runs": run_count, "one_offs": one_off_count, "dry_run": is_dry})
+        old_notes = notes().surplus(age)
+        note_count = old_notes.count() if is_dry else old_notes.prune()
+        output.line(f"Notes {deleted}: {note_count}.")
+        output.end({"runs": run_count, "one_offs": one_off_count, "notes": note_count, "dry_run": is_dry})

@@ -59,10 +59,10 @@ def test_old_runs_are_pruned(options: list[str], count: int) -> None:
     for ago in MINUTE, 2 * DAY, 31 * DAY:
         has_run(ago=ago)
     assert told("prune_singletons", "--dry-run", *options) == (
-        f"Runs that would be deleted: {count}.\nOne-offs that would be deleted: 0.\n"
+        f"Runs that would be deleted: {count}.\nOne-offs that would be deleted: 0.\nNotes that would be deleted: 0.\n"
     )
     assert runs().count() == 3
-    assert told("prune_singletons", *options) == f"Runs deleted: {count}.\nOne-offs deleted: 0.\n"
+    assert told("prune_singletons", *options) == f"Runs deleted: {count}.\nOne-offs deleted: 0.\nNotes deleted: 0.\n"
     assert runs().count() == 3 - count
 
 
@@ -96,6 +96,7 @@ def test_json_has_the_counts() -> None:
     assert json.loads(told("prune_singletons", "--dry-run", "--format=json")) == {
         "runs": 1,
         "one_offs": 0,
+        "notes": 0,
         "dry_run": True,
     }
     assert json.loads(told("prune_singletons", "--format=json"))["runs"] == 1
