@@ -200,7 +200,7 @@ _RULES: dict[str, tuple[str, Any]] = {
     ),
     "SINGLE_STATEMENT": ("True or False", lambda value: isinstance(value, bool)),
     "HOSTNAME": ("a hostname, or None", _is_name_or_none),
-    "RELEASE": ("a text, or None", _is_name_or_none),
+    "RELEASE": ("a text that is not empty, or None", _is_name_or_none),
     "PING_URL": (
         f"{WEB_URL} that contains {{name}}, or None",
         lambda value: value is None or (is_web_url(value) and "{name}" in value),

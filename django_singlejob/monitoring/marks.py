@@ -2,12 +2,14 @@
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from hashlib import sha256
 from typing import Any, NamedTuple
 
-from django.db.models import DateTimeField, DurationField, ExpressionWrapper, F, Q, QuerySet, Value
+from django.db.models import DateTimeField, DurationField, ExpressionWrapper, F, Func, Q, QuerySet, Value
+from django.db.models.functions import Greatest, Least
 
 from django_singlejob.conf import options
 from django_singlejob.control.notes import noted
@@ -15,7 +17,6 @@ from django_singlejob.database import errors, transactions
 from django_singlejob.database.time_limits import limited
 from django_singlejob.jobs import registry
 from django_singlejob.jobs.discovery import why_not_registered
-from django_singlejob.locking.request import Reason
 from django_singlejob.models.notes import NoteKind
 from django_singlejob.models.passes import WorkerPass, passes
 from django_singlejob.models.rows import delete_rows, in_utc
@@ -23,7 +24,7 @@ from django_singlejob.monitoring.this_release import this_release
 from django_singlejob.process.clock import DBNow, utc_now
 from django_singlejob.process.escaping import printable
 from django_singlejob.process.holder import Holder, this_process
-from django_singlejob.process.logs import about, in_english
+from django_singlejob.process.logs import about
 
 logger = logging.getLogger("django_singlejob")
 
@@ -33,11 +34,12 @@ MARK_EVERY = timedelta(minutes=4.5)
 SILENT_AFTER = timedelta(minutes=15)
 # How long each statement may take: what is due waits meanwhile.
 PATIENCE = timedelta(milliseconds=500)
-# Containers have another name each time: one that was seen for less than an hour is forgotten after an hour, ...
-SHORT = timedelta(hours=1)
-# ... a server after this time, and of more than this many those that were seen first.
-FORGOTTEN_AFTER, MOST = timedelta(days=3), 200
+# A server that was seen for a shorter time is forgotten after that time, any other after three days. No more rows than
+# these are kept.
+SHORT, FORGOTTEN_AFTER, MOST = timedelta(hours=1), timedelta(days=3), 200
+YEAR = timedelta(days=365)
 TROUBLE_LENGTH = 1_000
+DISABLED = "SINGLEJOB['ENABLED'] is False."
 
 
 class Mark(NamedTuple):
@@ -73,36 +75,42 @@ class Mark(NamedTuple):
         return {"release": self.release, "trouble": self.trouble}
 
 
-def mark(queues: Sequence[str], others: "Sequence[QuerySet[Any]]", *, is_once: bool) -> bool:
+def mark(queues: Sequence[str], others: "Sequence[QuerySet[Any]]", *, is_once: bool, is_first: bool) -> bool:
     """Record that this server asks for what is due in these queues, unless it has done so lately.
 
-    Returns whether any of the ``others`` has a row, which the same statement asks. Whatever goes wrong, the pass goes
-    on; then it returns ``False``.
+    ``is_first``: whether this process has not done so before. Returns whether any of the ``others`` has a row, which
+    the same statement asks. Whatever goes wrong, the pass goes on.
     """
-    alias = transactions.alias()
+    mine, found = Mark(this_process(), queues, is_once, this_release(), _trouble()), set[int]()
     try:
-        mine = Mark(this_process(), queues, is_once, this_release(), _trouble())
-        with transactions.durable(alias, statement_timeout=PATIENCE), limited(alias, PATIENCE):
-            asked = (rows.order_by().values_list(Value(n)) for n, rows in enumerate([fresh(mine), *others]))
-            first, *rest = asked
-            found = {number for (number,) in first.union(*rest)}
-            if 0 not in found:
-                record(mine)
-        return bool(found - {0})
+        with _limited():
+            known, *rest = (rows.order_by().values_list(Value(n)) for n, rows in enumerate([fresh(mine), *others]))
+            found = {number for (number,) in known.union(*rest)}
+        if 0 not in found:
+            with _limited():
+                record(mine, keeps_gap=is_once and not is_first)
+            with _limited():  # not with the other rows: others forget the same ones
+                _forget()
     except Exception as error:
         message = "Monitoring does not see this pass, because it could not be recorded: %s"
         level = logging.WARNING if options().enabled else logging.INFO
         logger.log(level, message, errors.words_of(error), extra=about(reason=error))
         if errors.is_connection_lost(error):
-            transactions.drop(alias)
-        return False
+            transactions.drop(transactions.alias())
+    return bool(found - {0})
+
+
+@contextmanager
+def _limited() -> Iterator[None]:
+    alias = transactions.alias()
+    with transactions.durable(alias, statement_timeout=PATIENCE), limited(alias, PATIENCE):
+        yield
 
 
 def _trouble() -> str:
-    troubles = [*map(why_not_registered, registry.failures.values())]
     if not options().enabled:
-        troubles = [in_english(Reason.DISABLED.label)]
-    return printable(" ".join(troubles), TROUBLE_LENGTH)
+        return DISABLED
+    return printable(" ".join(map(why_not_registered, registry.failures.values())), TROUBLE_LENGTH)
 
 
 def fresh(mine: Mark) -> "QuerySet[WorkerPass]":
@@ -110,8 +118,8 @@ def fresh(mine: Mark) -> "QuerySet[WorkerPass]":
     return passes().filter(seen(MARK_EVERY), key=mine.key, **mine.news)
 
 
-def record(mine: Mark) -> None:
-    """Record that the server asks, now."""
+def record(mine: Mark, *, keeps_gap: bool = False) -> None:
+    """Record that the server asks, now. ``keeps_gap``: because it goes on asking."""
     facts: dict[str, Any] = {
         "seen_at": DBNow(),
         "pid": mine.holder.pid,
@@ -119,33 +127,46 @@ def record(mine: Mark) -> None:
         "clock_error": _between(Value(utc_now(), DateTimeField()), DBNow()),
         **mine.news,
     }
-    mine_alone = passes().filter(key=mine.key)
     # The gap comes first: MySQL would count from the new instant.
-    if mine_alone.update(gap=_between(DBNow(), F("seen_at")), **facts):
-        for gap in mine_alone.filter(gap__gt=SILENT_AFTER).values_list("gap", flat=True):
-            details = json.dumps({"hostname": mine.holder.hostname, "queues": mine.names})
-            noted(NoteKind.SERVER_BACK, "", first_slot=DBNow() - gap, last_slot=DBNow(), details=details)
+    gap = {} if keeps_gap else {"gap": _between(DBNow(), F("seen_at"))}
+    if passes().filter(key=mine.key).update(**gap, **facts):
+        if gap:
+            _note_return(mine)
         return
     facts |= {"key": mine.key, "queues": mine.names, "hostname": mine.holder.hostname, "first_seen_at": DBNow()}
     passes().bulk_create([WorkerPass(**facts)], ignore_conflicts=True)
-    _forget()
 
 
-def _between(later: Any, earlier: Any) -> "ExpressionWrapper[Any]":
-    return ExpressionWrapper(later - earlier, output_field=DurationField())
+def _note_return(mine: Mark) -> None:
+    away = passes().filter(key=mine.key, gap__gt=SILENT_AFTER, gap__lt=FORGOTTEN_AFTER)
+    for gap in away.values_list("gap", flat=True):
+        details = json.dumps({"hostname": mine.holder.hostname, "queues": mine.names})
+        noted(NoteKind.SERVER_BACK, "", first_slot=DBNow() - gap, last_slot=DBNow(), details=details)
+
+
+def _between(later: Any, earlier: Any) -> Func:
+    """A year at most: somebody may have written any instant."""
+    between = ExpressionWrapper(later - earlier, output_field=DurationField())
+    year, ago = (Value(length, DurationField()) for length in (YEAR, -YEAR))
+    return Least(Greatest(between, ago), year)
 
 
 def _forget() -> None:
-    is_short = Q(seen_at__lt=F("first_seen_at") + SHORT)
-    delete_rows(passes().filter(Q(seen_at__lt=DBNow() - FORGOTTEN_AFTER) | is_short & Q(seen_at__lt=DBNow() - SHORT)))
-    if old := [*passes().order_by("-seen_at").values_list("key", flat=True)[MOST:]]:
-        delete_rows(passes().filter(key__in=old))
+    # By their keys: MySQL would lock all that it reads.
+    latest, old = passes().order_by("-seen_at").values_list("key", flat=True), passes().filter(IS_OLD)
+    if keys := [*old.values_list("key", flat=True), *latest[MOST:]]:
+        delete_rows(passes().filter(~seen(SILENT_AFTER), key__in=sorted(keys)))
+
+
+# Containers have another name each time.
+IS_SHORT = Q(seen_at__lt=F("first_seen_at") + SHORT)
+IS_OLD = Q(seen_at__lt=DBNow() - FORGOTTEN_AFTER) | (IS_SHORT & Q(seen_at__lt=DBNow() - SHORT))
 
 
 def marks(recently: timedelta) -> list[WorkerPass]:
     """The rows that were written within ``FORGOTTEN_AFTER``, the latest first, with ``now`` and ``is_recent``: whether
     within the time ``recently``."""
-    rows = passes().filter(seen(FORGOTTEN_AFTER)).judged(seen(recently))
+    rows = passes().filter(seen(FORGOTTEN_AFTER)).exclude(IS_OLD).judged(seen(recently))
     return [in_utc(row) for row in rows.order_by("-seen_at", "key")[:MOST]]
 
 

@@ -8,7 +8,7 @@ from django_singlejob.conf import ZERO
 from django_singlejob.jobs.names import WORKER_LOCK
 from django_singlejob.jobs.slots import MISFIRE_GRACE
 from django_singlejob.models.locks import locks
-from django_singlejob.monitoring.marks import SILENT_AFTER, marks
+from django_singlejob.monitoring.marks import DISABLED, FORGOTTEN_AFTER, SHORT, SILENT_AFTER, marks
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobLock, WorkerPass
@@ -18,8 +18,8 @@ MOST = 1_000
 # A pass by cron counts as a worker for this long after its server was last marked, as it is every five minutes. A job
 # whose slot is older than MISFIRE_GRACE is overdue, so cron has to come by at least as often anyway.
 REMEMBERED = MISFIRE_GRACE + timedelta(minutes=5)
-# A new server may have taken the place of one that was seen up to this long after the new one began.
-OVERLAP = timedelta(hours=1)
+# One that pauses for longer may do so for a weekend, too.
+RARE = timedelta(hours=12)
 
 
 class SeenWorker(NamedTuple):
@@ -103,10 +103,10 @@ def servers(marked: "Iterable[WorkerPass]") -> list[Server]:
 
 def _silent(rows: "Sequence[WorkerPass]") -> "Iterator[WorkerPass]":
     """Those that have stopped asking. A new server of the same queues takes the place of one of them, as a new
-    container does after a deploy."""
+    container does after a deploy, and so do other queues of the same server."""
     newest_first = sorted(rows, key=lambda row: row.first_seen_at, reverse=True)
     for row in sorted(rows, key=lambda row: row.seen_at, reverse=True):
-        is_seen_on_two_days = row.seen_at.date() > row.first_seen_at.date()
+        is_seen_on_two_days = row.seen_at.date() > row.first_seen_at.date() and row.seen_at - row.first_seen_at > SHORT
         if is_seen_on_two_days and not _is_asking(row):
             successor = next((new for new in newest_first if _takes_the_place(new, row)), None)
             if successor is None:
@@ -116,13 +116,15 @@ def _silent(rows: "Sequence[WorkerPass]") -> "Iterator[WorkerPass]":
 
 
 def _is_asking(row: "WorkerPass") -> bool:
-    return row.now - row.seen_at < max(SILENT_AFTER, 2 * (row.gap or ZERO))
+    gap = row.gap or ZERO
+    return row.now - row.seen_at < (FORGOTTEN_AFTER if gap > RARE else max(SILENT_AFTER, 2 * gap))
 
 
 def _takes_the_place(new: "WorkerPass", old: "WorkerPass") -> bool:
-    is_another_of_the_same_queues = new.queues == old.queues and new.hostname != old.hostname
-    is_lasting = _is_asking(new) or new.seen_at - new.first_seen_at > OVERLAP
-    return is_another_of_the_same_queues and is_lasting and new.first_seen_at > old.seen_at - OVERLAP
+    is_like_it = (new.queues == old.queues) != (new.hostname == old.hostname)
+    is_lasting = _is_asking(new) or new.seen_at - new.first_seen_at > SHORT
+    # Before the old one ends, the new one may already ask.
+    return is_like_it and is_lasting and new.first_seen_at > old.seen_at - SHORT
 
 
 def serves(worker: SeenWorker | Server, queue: str) -> bool:
@@ -148,7 +150,7 @@ def _running(held: "Iterable[JobLock]") -> Iterator[SeenWorker]:
 
 def _passes(marked: "Iterable[WorkerPass]") -> Iterator[SeenWorker]:
     for row in marked:
-        if row.is_once and row.is_recent:
+        if row.is_once and row.is_recent and row.trouble != DISABLED:
             yield SeenWorker(
                 holder=row.holder,
                 queues=_names(row.queues),

@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -173,11 +173,10 @@ class Worker:
 
     def _mark(self) -> None:
         self._follow_code_at = local_now() + FOLLOW_CODE_EVERY.total_seconds()
-        # A drain that lasts is seen by its lock. So the gaps between its marks are those between its beginnings.
-        if self._plan.is_endless or not self._is_marked:
-            self._is_marked = True
-            mark: Mark = rooms.find("mark") or _only_ask
-            self._tick.may_prune = mark(self._plan.queues, anything_to_prune(), is_once=not self._plan.is_endless)
+        mark: Mark = rooms.find("mark") or _only_ask
+        how = {"is_once": not self._plan.is_endless, "is_first": not self._is_marked}
+        self._is_marked = True
+        self._tick.may_prune = mark(self._plan.queues, anything_to_prune(), **how)
 
     def _look_again(self) -> bool:
         """``False``: nothing has ended since the last look, or the worker looks again anyway."""
@@ -303,6 +302,8 @@ def _news(outcomes: list[Outcome]) -> Iterator[Outcome]:
     return (outcome for outcome in outcomes if outcome.name != PRUNING.name or outcome.error)
 
 
-def _only_ask(queues: Sequence[str], others: Sequence["QuerySet[Any]"], *, is_once: bool) -> bool:
+def _only_ask(queues: Sequence[str], others: Sequence["QuerySet[Any]"], **_: bool) -> bool:
     """What to do if no room makes marks."""
-    return any(rows.exists() for rows in others)
+    with suppress(Error):  # it is asked again
+        return any(rows.exists() for rows in others)
+    return False

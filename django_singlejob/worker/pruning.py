@@ -35,7 +35,9 @@ def prune() -> str:
         for batch in rows.batches():
             counts[name] += act(batch)
             if local_now() > end:
-                raise SkipRun(f"{_in_words(counts)} in {LONGEST:.0f} seconds; the next run goes on")
+                raise SkipRun(
+                    f"After {LONGEST:.0f} seconds, the rest is left to the next run. Done: {_in_words(counts)}."
+                )
     return _in_words(counts)
 
 
@@ -51,7 +53,7 @@ def _surplus() -> Iterator[tuple[str, RowQuerySet[Any], Callable[[RowQuerySet[An
 
 
 def _in_words(counts: Counter[str]) -> str:
-    return f"{counts['runs']} runs, {counts['one-offs']} one-offs"
+    return ", ".join(f"{counts[name]} {name}" for name in ("runs", "outputs", "one-offs", "notes") if counts[name])
 
 
 # It is not registered, so that only workers run it.

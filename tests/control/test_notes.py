@@ -13,6 +13,7 @@ from django_singlejob import singleton_job
 from django_singlejob.control import notes as control
 from django_singlejob.control.pausing import pause, resume
 from django_singlejob.control.stopping import stop_run
+from django_singlejob.database import errors
 from django_singlejob.jobs import registry
 from django_singlejob.locking.clear import clear
 from django_singlejob.models.jobs import database_now, gates
@@ -143,7 +144,7 @@ def test_what_undoes_the_whole_transaction_is_raised(monkeypatch: pytest.MonkeyP
         raise DatabaseError
 
     monkeypatch.setattr(type(notes()), "bulk_create", deadlock)
-    monkeypatch.setattr(control.errors, "is_undone", lambda error: True)
+    monkeypatch.setattr(errors, "is_undone", lambda error: True)
     with pytest.raises(DatabaseError):
         control.noted(NoteKind.PAUSED, "nightly")
 

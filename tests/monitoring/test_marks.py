@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from django.db import connection, transaction
+from django.db import DatabaseError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from django_singlejob import singleton_job
@@ -101,11 +101,12 @@ def test_a_new_release_and_a_new_trouble_are_recorded_at_once(settings: Settings
 
 def test_the_same_question_says_whether_there_is_anything_else() -> None:
     rows = passes().filter(hostname="web-1")
-    assert mark([], [rows, rows], is_once=True) is False
+    how = {"is_once": True, "is_first": True}
+    assert mark([], [rows, rows], **how) is False
     ask()
     for _ in range(2):
-        assert mark([], [rows, rows], is_once=True) is True
-    assert mark([], [], is_once=True) is False
+        assert mark([], [rows, rows], **how) is True
+    assert mark([], [], **how) is False
 
 
 # --- what is recorded
@@ -145,6 +146,36 @@ def test_the_gap_is_how_long_it_had_not_been_seen() -> None:
     assert row.seen_at - row.first_seen_at > DAY - MINUTE
 
 
+def test_a_pass_that_lasts_is_seen_again_and_keeps_its_gap() -> None:
+    row = ask()
+    age(row, HOUR, DAY)
+    ask()
+    age(row, 10 * MINUTE, DAY)
+    mine = Mark(this_process()._replace(hostname="web-1"))
+    record(mine, keeps_gap=True)
+    row.refresh_from_db()
+    assert row.gap is not None
+    assert row.gap >= HOUR
+    assert passes().filter(marks.seen(MINUTE)).exists()
+
+
+@pytest.mark.parametrize("year", [1500, 2300])
+def test_an_instant_that_somebody_wrote_does_not_prevent_marks_for_ever(year: int) -> None:
+    ticked()
+    passes().update(seen_at=datetime(year, 1, 1, tzinfo=UTC))
+    ticked()
+    assert passes().filter(marks.seen(MINUTE)).exists()
+
+
+def test_whatever_prevents_a_mark_the_question_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise DatabaseError("full")
+
+    row = ask()
+    monkeypatch.setattr(marks, "record", fail)
+    assert mark(["mail"], [passes().filter(pk=row.pk)], is_once=True, is_first=True) is True
+
+
 def test_one_in_the_future_is_recorded_anew() -> None:
     """The database's clock was set back."""
     ticked()
@@ -164,22 +195,23 @@ def test_one_that_was_seen_for_a_short_time_is_forgotten_after_an_hour() -> None
         ("web-2", FORGOTTEN_AFTER + MINUTE, 10 * DAY),
     ):
         age(ask(hostname=hostname), seen, first)
-    ask(hostname="pod-3")
-    assert {row.hostname for row in passes()} == {"pod-2", "pod-3", "web-1"}
+    ticked()
+    assert {row.hostname for row in passes()} == {"pod-2", "web-1", this_process().hostname}
 
 
 def test_of_very_many_those_that_were_seen_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(marks, "MOST", 3)
     for number in range(5):
-        age(ask(hostname=f"pod-{number}"), (10 - number) * SECOND)
-    assert {row.hostname for row in passes()} == {"pod-2", "pod-3", "pod-4"}
+        age(ask(hostname=f"pod-{number}"), (50 - number) * MINUTE)
+    ticked()
+    assert {row.hostname for row in passes()} == {"pod-3", "pod-4", this_process().hostname}
 
 
 # --- what can go wrong
 
 
 def test_a_mark_that_fails_ends_no_pass(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    def fail(*_: Any) -> bool:
+    def fail(*_: Any, **__: Any) -> bool:
         with connection.cursor() as cursor:
             cursor.execute("SELECT nonsense")
         return True

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from django_singlejob.monitoring import this_release as this_release_module
 from django_singlejob.monitoring.this_release import COMMIT_LENGTH, this_release
 
 if TYPE_CHECKING:
@@ -26,7 +27,13 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Settings
     settings.SETTINGS_MODULE = "shop_settings"
     git(tmp_path, "init", "-q")
     commit(tmp_path)
+    forget()
     return tmp_path
+
+
+def forget() -> None:
+    """As another process."""
+    this_release_module._commit.cache_clear()
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -44,9 +51,21 @@ def head(folder: Path) -> str:
 
 
 def test_it_is_the_commit(checkout: Path) -> None:
-    assert this_release() == head(checkout)
+    before = head(checkout)
+    assert this_release() == before
     commit(checkout)
-    assert this_release() == head(checkout)
+    assert this_release() == before  # the code that this process runs is that of its start
+    forget()
+    assert this_release() == head(checkout) != before
+
+
+def test_it_is_the_commit_of_a_worktree(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    git(checkout, "worktree", "add", "-q", "-b", "other", "shop")
+    commit(checkout)
+    assert this_release() == head(checkout / "shop") != head(checkout)
+    git(checkout, "pack-refs", "--all")
+    forget()
+    assert this_release() == head(checkout / "shop")
 
 
 def test_it_is_the_commit_if_the_branches_are_in_one_file(checkout: Path) -> None:

@@ -6,13 +6,14 @@ from datetime import time, timedelta
 from typing import Any
 
 import pytest
+from django.db.models import Q
 
 from django_singlejob.conf import ZERO
 from django_singlejob.models.jobs import database_now
 from django_singlejob.models.locks import locks
 from django_singlejob.models.passes import passes
 from django_singlejob.monitoring.health import survey
-from django_singlejob.monitoring.marks import Mark, marks, record
+from django_singlejob.monitoring.marks import DISABLED, Mark, marks, record
 from django_singlejob.monitoring.workers import REMEMBERED, servers, serves, workers
 from django_singlejob.process.clock import DBNow
 from django_singlejob.process.holder import this_process
@@ -102,6 +103,33 @@ def test_one_that_asks_each_night_is_not_missed_in_the_morning() -> None:
     ask("web-2", ago=MINUTE)
     ask("web-2", ago=8 * HOUR)
     assert silent() == ["web-2"]
+
+
+def test_one_that_asks_from_monday_to_friday_is_not_missed_on_sunday() -> None:
+    ask("web-1", ago=DAY)
+    ask("web-1", ago=2 * DAY + HOUR)
+    assert silent() == []
+
+
+def test_one_that_was_seen_for_minutes_around_midnight_is_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    ask("pod-1")
+    midnight = database_now().replace(hour=0, minute=0, second=0, microsecond=0)
+    passes().update(first_seen_at=midnight - 2 * MINUTE, seen_at=midnight + 2 * MINUTE)
+    (row,) = passes().judged(Q()).filter(hostname="pod-1")
+    row.now = midnight + 40 * MINUTE
+    assert not any(server.is_silent for server in servers([row]))
+
+
+def test_other_queues_take_the_place_of_those_of_the_same_server() -> None:
+    ask("web-1", "mail", ago=HOUR)
+    ask("web-1", "mail", "media", first=HOUR)
+    assert silent() == []
+
+
+def test_a_server_that_runs_nothing_is_no_worker() -> None:
+    ask("web-1", trouble=DISABLED)
+    ask("web-2", trouble="Some jobs cannot be registered.")
+    assert [worker.holder.split(",")[0] for worker in workers()] == ["web-2"]
 
 
 def test_a_new_server_takes_the_place_of_one_of_the_same_queues() -> None:

@@ -48,7 +48,7 @@ def test_whatever_history_keep_says_the_slots_of_a_weekend_are_kept(
     for ago in 4 * DAY, 2 * DAY, 2 * DAY, DAY, ZERO:
         has_run("mail", ago)
         has_run("nightly", ago, is_slot=True)
-    assert pruning.prune() == "5 runs, 0 one-offs"
+    assert pruning.prune() == "5 runs, 2 outputs"
     assert outputs("mail") == ["0"]
     assert outputs("nightly") == ["", "", "1", "0"]
 
@@ -60,7 +60,7 @@ def test_those_that_history_keep_keeps_are_kept_with_their_output(
     monkeypatch.setattr(pruning, "KEPT_OUTPUTS", 1)
     for ago in DAY, DAY, HOUR, ZERO:
         has_run("nightly", ago, is_slot=True)
-    assert pruning.prune() == "0 runs, 0 one-offs"
+    assert pruning.prune() == "1 outputs"
     assert outputs("nightly") == ["", "1", "0", "0"]
 
 
@@ -68,13 +68,13 @@ def test_a_run_that_goes_on_is_kept() -> None:
     start_run()
     runs().update(started_at=DBNow() - 99 * DAY)
     assert not is_due()
-    assert pruning.prune() == "0 runs, 0 one-offs"
+    assert pruning.prune() == ""
 
 
 def test_what_takes_too_long_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     has_run("nightly", 99 * DAY)
     monkeypatch.setattr(pruning, "LONGEST", -1)
-    with pytest.raises(SkipRun, match="1 runs, 0 one-offs"):
+    with pytest.raises(SkipRun, match="1 runs"):
         pruning.prune()
 
 

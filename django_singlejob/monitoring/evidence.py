@@ -1,0 +1,101 @@
+"""What notes prove: pauses, changed schedules, slots that were given up, and the times at which servers did not ask."""
+
+import json
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from django_singlejob.exceptions import InvalidSchedule
+from django_singlejob.jobs.schedule import Schedule, parse
+from django_singlejob.models.jobs import MILLISECOND
+from django_singlejob.models.notes import NoteKind
+
+if TYPE_CHECKING:
+    from django_singlejob.models import JobNote
+
+
+class Gap(NamedTuple):
+    """A server did not ask between these instants, as far as its marks tell."""
+
+    hostname: str
+    queues: tuple[str, ...]
+    since: datetime
+    until: datetime
+
+
+class Pause(NamedTuple):
+    """A job was paused: from when, until when (``None``: until it is resumed), and the note of that."""
+
+    begin: datetime
+    end: datetime | None
+    note: "JobNote"
+
+
+class Change(NamedTuple):
+    """A job got another schedule: the texts before and after, and the schedules; ``None`` if there was none, or if this
+    release cannot parse it."""
+
+    at: datetime
+    texts: tuple[str, str]
+    before: Schedule | None
+    after: Schedule | None
+    note: "JobNote"
+
+
+def gap_of(note: "JobNote") -> Gap:
+    """What the note of a server that is back says."""
+    told = _told(note)
+    queues = told.get("queues")
+    names = tuple(map(str, queues)) if isinstance(queues, list) else ()
+    return Gap(str(told.get("hostname", "")), names, note.first_slot or note.at, note.last_slot or note.at)
+
+
+def pauses(notes: "Sequence[JobNote]") -> Iterator[Pause]:
+    """The pauses of a job, by its notes, the oldest first."""
+    begun: JobNote | None = None
+    for note in notes:
+        if note.kind in (NoteKind.PAUSED, NoteKind.RESUMED):
+            if begun:
+                yield Pause(begun.at, min(note.at, begun.until or note.at), begun)
+            begun = note if note.kind == NoteKind.PAUSED else None
+    if begun:
+        yield Pause(begun.at, begun.until, begun)
+
+
+def changes(notes: "Sequence[JobNote]") -> Iterator[Change]:
+    """The changes of a job's schedule, by its notes."""
+    for note in notes:
+        if note.kind == NoteKind.SCHEDULE_CHANGED:
+            before, after = (_told(note).get(name) for name in ("before", "after"))
+            yield Change(note.at, (_text(before), _text(after)), _parsed(before), _parsed(after), note)
+
+
+def misses(notes: "Sequence[JobNote]", slot: datetime) -> "JobNote | None":
+    """The note that this slot was given up, if there is one."""
+    found = (note for note in notes if note.kind == NoteKind.MISSED and note.first_slot and note.last_slot)
+    return next((note for note in found if _covers(note, slot)), None)
+
+
+def _covers(note: "JobNote", slot: datetime) -> bool:
+    first, last = note.first_slot, note.last_slot
+    return bool(first and last and first - MILLISECOND <= slot <= last + MILLISECOND)
+
+
+def _told(note: "JobNote") -> dict[str, Any]:
+    """Its details. The row may have been edited by hand."""
+    try:
+        found = json.loads(note.details)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _text(pair: Any) -> str:
+    return " ".join(map(str, pair)).strip() if isinstance(pair, list) else ""
+
+
+def _parsed(pair: Any) -> Schedule | None:
+    try:
+        return parse(str(pair[0]), str(pair[1])) if isinstance(pair, list) and len(pair) == 2 and pair[0] else None
+    except InvalidSchedule:
+        return None
