@@ -49,9 +49,9 @@ from django_singlejob.jobs import registry
 from django_singlejob.jobs.names import is_storable
 from django_singlejob.jobs.schedule import PATIENCE, slots_between
 from django_singlejob.models import JobStatus, OneOffJob, Overview
-from django_singlejob.models.jobs import gates
+from django_singlejob.models.jobs import gates, mean_of
 from django_singlejob.models.one_offs import PRIORITIES, one_offs
-from django_singlejob.monitoring.health import Health, State, mean_of, schedule_of, survey
+from django_singlejob.monitoring.health import Health, State, schedule_of, survey
 from django_singlejob.monitoring.workers import serves, workers
 from django_singlejob.process.clock import DBNow, instant_in_words, saturated
 from django_singlejob.running.enqueue import Order, place

@@ -20,6 +20,7 @@ from django.utils.translation import gettext_lazy as _
 from django_singlejob.admin.history import of_dead_holders
 from django_singlejob.jobs import registry
 from django_singlejob.jobs.schedule import EPOCH, Every, Schedule, slots_between
+from django_singlejob.jobs.slots import count_slots
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.runs import runs
 from django_singlejob.monitoring.health import OVERDUE, Health, schedule_of
@@ -223,28 +224,19 @@ def _slots(schedule: Schedule, since: datetime, until: datetime | None, span: Sp
     for quarter in {first, last}:
         begin, end = max(begin_of(quarter), since), min(begin_of(quarter + 1), until)
         if begin < end:
-            found[quarter] = _count(schedule, begin, end)
+            found[quarter] = count_slots(schedule, begin, end - timedelta.resolution)
     return {quarter: count for quarter, count in found.items() if count}
 
 
 # The same for a quarter of an hour, and of all jobs with this schedule.
 @lru_cache(maxsize=1024)
 def _slots_of_quarters(schedule: Schedule, first: int, last: int) -> dict[int, int]:
-    if isinstance(schedule, Every):
-        return {
-            quarter: _count(schedule, begin_of(quarter), begin_of(quarter + 1)) for quarter in range(first, last + 1)
-        }
     before = timedelta.resolution
+    if isinstance(schedule, Every):
+        quarters = range(first, last + 1)
+        return {each: count_slots(schedule, begin_of(each), begin_of(each + 1) - before) for each in quarters}
     return dict(_by_quarter(slots_between(schedule, begin_of(first) - before, begin_of(last + 1) - before)))
 
 
 def _by_quarter(slots: Iterable[datetime]) -> Counter[int]:
     return Counter(map(quarter_of, slots))
-
-
-def _count(schedule: Schedule, begin: datetime, end: datetime) -> int:
-    """The number of slots from ``begin`` up to but not including ``end``."""
-    begin, end = begin - timedelta.resolution, end - timedelta.resolution
-    if isinstance(schedule, Every):
-        return (end - EPOCH) // schedule.interval - (begin - EPOCH) // schedule.interval
-    return sum(1 for _slot in slots_between(schedule, begin, end))

@@ -12,8 +12,8 @@ from django_singlejob.admin.cells import badge, breakable, cut, duration, figure
 from django_singlejob.admin.charts import share
 from django_singlejob.conf import options
 from django_singlejob.models import JobLock, JobStatus
-from django_singlejob.models.jobs import gates
-from django_singlejob.monitoring.health import Health, State, due_since, mean_of
+from django_singlejob.models.jobs import gates, mean_of
+from django_singlejob.monitoring.health import Health, State, due_since
 from django_singlejob.process.clock import instant_in_words
 from django_singlejob.process.escaping import shown
 from django_singlejob.process.progress import LINE_LENGTH, Progress

@@ -148,7 +148,7 @@ def _coalesced(policy: Policy, due: datetime, slot: datetime, now: datetime) -> 
     if policy.catch_up == "all":
         return 0
     in_time = _slot_from(policy.schedule, _in_time_from(policy, now))
-    return _count(policy.schedule, max(due, in_time), slot - _RESOLUTION)
+    return count_slots(policy.schedule, max(due, in_time), slot - _RESOLUTION)
 
 
 def _in_time_from(policy: Policy, now: datetime) -> datetime:
@@ -157,11 +157,12 @@ def _in_time_from(policy: Policy, now: datetime) -> datetime:
 
 
 def _misfires(schedule: Schedule, first: datetime, last: datetime, outcome: MisfireOutcome) -> list[Misfires]:
-    count = _count(schedule, first, last)
+    count = count_slots(schedule, first, last)
     return [Misfires(_slot_from(schedule, first), latest_slot(schedule, last), count, outcome)] if count else []
 
 
-def _count(schedule: Schedule, first: datetime, last: datetime) -> int:
+def count_slots(schedule: Schedule, first: datetime, last: datetime) -> int:
+    """The number of slots from ``first`` to ``last``, both included; of a cron expression, ``COUNTED`` at most."""
     if last < first:
         return 0
     if isinstance(schedule, Every):

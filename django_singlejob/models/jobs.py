@@ -361,6 +361,14 @@ class Overview(JobStatus):
 # --- statistics
 
 MEAN_RUNS = 20
+# How many finished runs a job needs before its mean duration is used.
+LEAST_RUNS = 5
+
+
+def mean_of(status: JobStatus) -> timedelta | None:
+    """The mean duration of the job's runs; ``None`` if it has not run often enough for it to be meaningful."""
+    mean = status.mean_duration
+    return mean if mean and mean > ZERO and status.run_count >= LEAST_RUNS else None
 
 
 def mean_with(duration: timedelta | Expression) -> Coalesce:

@@ -1,7 +1,7 @@
 """How each job and each lock is doing, as far as the database knows. This module only reads."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set as AbstractSet
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, datetime, tzinfo
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -10,14 +10,14 @@ from django.db.models import Case, F, OuterRef, Q, Subquery, When
 from django.db.models.functions import Substr
 from django.utils.translation import gettext_lazy as _
 
-from django_singlejob.conf import ZERO, options
+from django_singlejob.conf import options
 from django_singlejob.exceptions import InvalidSchedule
 from django_singlejob.jobs import registry
 from django_singlejob.jobs.schedule import EPOCH, Schedule, parse
 from django_singlejob.jobs.slots import MISFIRE_GRACE
 from django_singlejob.jobs.words import schedule_in_words
 from django_singlejob.locking.position import is_ahead
-from django_singlejob.models.jobs import gates, is_active
+from django_singlejob.models.jobs import gates, is_active, mean_of
 from django_singlejob.models.locks import locks
 from django_singlejob.models.rows import whether
 from django_singlejob.models.runs import FAILURES, RunStatus, runs
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 OVERDUE = MISFIRE_GRACE
 # A page that is refreshed every few seconds, or a check, looks at this many jobs and locks, the worst first.
 MOST = 2_000
-# How many finished runs a job needs before its mean duration is used.
-LEAST_RUNS = 5
 # No list shows more characters of an error.
 ERROR_LENGTH = 1_000
 
@@ -300,12 +298,6 @@ def is_overrunning(status: "JobStatus", lock: "JobLock") -> bool:
     """Whether the lock has been held for much longer than a run of the job usually takes."""
     mean = mean_of(status)
     return mean is not None and (status.now - lock.acquired_at) / mean >= options().overrun_factor
-
-
-def mean_of(status: "JobStatus") -> timedelta | None:
-    """The mean duration of the job's runs; ``None`` if it has not run often enough for it to be meaningful."""
-    mean = status.mean_duration
-    return mean if mean and mean > ZERO and status.run_count >= LEAST_RUNS else None
 
 
 def _is_ahead(status: "JobStatus") -> bool:
