@@ -3,12 +3,16 @@
 import argparse
 import json
 import sys
+from datetime import datetime
 from typing import Any
 
 from django.core.management.base import CommandParser
 
 from django_singlejob.conf import quoted
-from django_singlejob.management.arguments import whole_number
+from django_singlejob.management.arguments import instant, whole_number
+
+# What can be listed.
+LISTABLE, DAYS = range(1970, 2101), range(1, 32)
 
 
 class ParserWithCommand(CommandParser):
@@ -46,6 +50,22 @@ def exit_status(value: object) -> int:
     if status > 255:
         raise argparse.ArgumentTypeError(f"{quoted(value)} is not an exit status. Use 0 to 255.")
     return status
+
+
+def begin_of_list(value: object) -> datetime:
+    """From when on slots are listed. Much earlier or later, nobody knows when clocks change."""
+    if (begin := instant(value)).year not in LISTABLE:
+        years = f"{LISTABLE[0]} to {LISTABLE[-1]}"
+        raise argparse.ArgumentTypeError(f"{quoted(value)} cannot be listed. Use an instant of the years {years}.")
+    return begin
+
+
+def days_of_list(value: object) -> int:
+    """For how many days slots are listed."""
+    if (days := whole_number(value)) not in DAYS:
+        message = f"{quoted(value)} is not a number of days that can be listed. Use {DAYS[0]} to {DAYS[-1]}."
+        raise argparse.ArgumentTypeError(message)
+    return days
 
 
 def json_arguments(given: object) -> list[Any] | dict[str, Any]:

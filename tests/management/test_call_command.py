@@ -50,8 +50,9 @@ SAMPLES: dict[str, list[tuple[Any, list[str]]]] = {
     "lease": [(5, ["5"]), (timedelta(minutes=2), ["120"]), ("0.5", ["0.5"])],
     **{
         name: [(value, [text]) for value, text in COUNTS.items()]
-        for name in ("threads", "processes", "max_jobs", "days", "keep")
+        for name in ("threads", "processes", "max_jobs", "keep")
     },
+    "days": [(7, ["7"]), ("7", ["7"])],
     "conflict_exit_code": [(75, ["75"]), ("75", ["75"]), (0, ["0"])],
     "args": [
         ([1, "a"], ['[1, "a"]']),
@@ -67,6 +68,7 @@ SAMPLES: dict[str, list[tuple[Any, list[str]]]] = {
     "database": [("default", ["default"])],
     "failed_since": INSTANTS,
     "until": INSTANTS,
+    "from": INSTANTS,
     "because": [("upgrade", ["upgrade"])],
     "force": [("nightly", ["nightly"])],
     "alive": [("/tmp/alive", ["/tmp/alive"])],
@@ -86,12 +88,14 @@ NONSENSE: dict[str, list[Any]] = {
     "failures": [0, -1, 1.5, "many", True, [1]],
     "format": ["xml", 5],
     "database": ["nowhere", 5, True, ["default"]],
-    **{name: ["yesterday", "", 5, True, timedelta(1)] for name in ("failed_since", "until")},
+    **{name: ["yesterday", "", 5, True, timedelta(1)] for name in ("failed_since", "until", "from")},
     "because": [5, "", " ", "a\0", "x" * 201, ["upgrade"]],
     **{name: [True, 5, ["nightly"], "a\0", "", " "] for name in ("force", "alive")},
     "token": [True, 5, "nightly", "a\0", "", [UUID(int=4711)]],
     "one_off": [-1, 1.5, "many", True, [1]],
 }
+
+FOR_LIST = ("--format", "--from", "--days")
 
 
 def options() -> Iterator[tuple[str, Action]]:
@@ -134,7 +138,7 @@ def called(command: str, *words: str, **values: Any) -> None:
 def arguments(command: str, words: tuple[str, ...], values: dict[str, Any]) -> tuple[str, ...]:
     """What the command cannot do without."""
     match command:
-        case "run_singleton" if any(word.startswith("--format") for word in words) or values.get("format"):
+        case "run_singleton" if "".join(words).startswith(FOR_LIST) or any(map(values.get, ("format", "from", "days"))):
             return ("--list",)
         case "pause_singletons" | "resume_singletons" | "cancel_one_offs" if "--all" in words or values.get("all"):
             return ()

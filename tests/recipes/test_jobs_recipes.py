@@ -282,6 +282,14 @@ def test_the_hash_of_a_name_spreads_jobs_out() -> None:
     assert all(re.fullmatch(pattern, found) for pattern, found in zip(patterns, schedules, strict=True)), schedules
 
 
+def test_a_night_to_come(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
+    settings.TIME_ZONE = "Europe/Rome"
+    singleton_job("nightly_report", schedule="30 2 * * *")(print)
+    line, expected = snippet("recipes/jobs.md", "Look at a night to come", "console").split("\n", 1)
+    call_command(*line.split()[3:])
+    assert capsys.readouterr().out == expected
+
+
 @pytest.mark.parametrize(("name", "minutes", "runs"), [
     ("refresh_prices", 30, 1), ("report_sales", 30, 3), ("send_reminders", 30, 0), ("send_reminders", 5, 1),
 ])  # fmt: skip

@@ -31,7 +31,15 @@ from django_singlejob.management.exit_status import (
 )
 from django_singlejob.management.output import Output, add_format, verbosity_of_news
 from django_singlejob.management.progress_bar import ProgressBar
-from django_singlejob.management.run_arguments import ParserWithCommand, exit_status, json_arguments, split_arguments
+from django_singlejob.management.run_arguments import (
+    ParserWithCommand,
+    begin_of_list,
+    days_of_list,
+    exit_status,
+    json_arguments,
+    split_arguments,
+)
+from django_singlejob.management.slots_to_come import list_slots
 from django_singlejob.management.supervising import SupervisingCommand
 from django_singlejob.models.jobs import gates
 from django_singlejob.process.clock import CENTURY, instant_in_words, utc_now
@@ -103,6 +111,18 @@ class Command(SupervisingCommand):
             help="The exit status if the job was skipped (default: 0).",
         )
         parser.add_argument("--list", action="store_true", help="Lists the registered jobs.")
+        parser.add_argument(
+            "--from",
+            type=begin_of_list,
+            metavar="WHEN",
+            help="For --list: lists the slots from then on, a date or 2026-11-22T03:00 (default with --days: now).",
+        )
+        parser.add_argument(
+            "--days",
+            type=days_of_list,
+            metavar="N",
+            help="For --list: lists the slots of 1 to 31 days (default with --from: 1).",
+        )
         add_format(parser)
         rare = parser.add_argument_group(RARE)
         rare.add_argument(
@@ -152,8 +172,8 @@ class Command(SupervisingCommand):
         for option in ("wait", "min_interval", "now"):
             if given["standby"] and given[option] not in (None, False):
                 parser.error(f"--{option.replace('_', '-')} has no effect with --standby. Remove one of them.")
-        if given["format"] != "text" and not given["list"]:
-            parser.error("--format is only for --list.")
+        if not given["list"] and (given["format"] != "text" or given["from"] or given["days"]):
+            parser.error("--from, --days and --format are only for --list. Add it, or leave them out.")
         if given["close"] and not given["child"]:
             parser.error("--close is only for shell commands: LOCK --close -- COMMAND [ARG ...]")
 
@@ -162,7 +182,7 @@ class Command(SupervisingCommand):
         discover_jobs()
         with explained():
             if given["list"]:
-                self._list(Output(self, given), has_counts=given["format"] == "json")
+                self._list(Output(self, given), given)
                 return
             refuse_settings()
             job = _with_options(_job(given, self._shell_command(given)), given)
@@ -209,15 +229,18 @@ class Command(SupervisingCommand):
             stream.write(shown(message), str)  # without the colour of errors
 
     @no_translations
-    def _list(self, output: Output, *, has_counts: bool) -> None:
+    def _list(self, output: Output, given: dict[str, Any]) -> None:
         if not registry.all_jobs():
             output.error(registry.NO_JOB)
+        if given["from"] or given["days"]:
+            list_slots(output, given["from"], given["days"])
+            return
         for job in registry.all_jobs():
             lock = "" if job.lock == job.name else f" (lock {job.lock})"
             output.line(f"{job.name}{lock}: {job.description or job.path}")
             if due := _next_slot(job):
                 output.line(f"    {_schedule(job)}; next: {instant_in_words(due, registry.zone_of(job.name))}")
-        if has_counts:
+        if given["format"] == "json":
             refuse_settings()
             counts = dict(gates().values_list("name", "run_count"))
             output.end({"jobs": [_facts(job) | {"run_count": counts.get(job.name, 0)} for job in registry.all_jobs()]})

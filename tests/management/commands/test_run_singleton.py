@@ -740,7 +740,7 @@ def test_the_list_can_be_quiet() -> None:
 
 
 def test_a_format_is_only_for_the_list() -> None:
-    with pytest.raises(CommandError, match="--format is only for --list"):
+    with pytest.raises(CommandError, match="--format are only for --list"):
         told("nightly", "--format=json")
 
 
