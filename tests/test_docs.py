@@ -58,6 +58,7 @@ COMMANDS = [
     "singleton_migrate",
     "singleton_status",
     "singleton_stop",
+    "singleton_why",
     "singleton_worker",
 ]
 

@@ -102,7 +102,7 @@ WORDS: dict[Cause, Words] = {
         _("Check that cron or a worker runs on a server that its on= names."),
     ),
     Cause.DISABLED: Words(_("Nothing runs on this server: SINGLEJOB['ENABLED'] is False."), _("Set it to True.")),
-    Cause.BROKEN: Words(_("This release cannot register it. {problem}"), _("{remedy}")),
+    Cause.BROKEN: Words(_("This release cannot register it. {problem}"), "{remedy}"),
     Cause.UNKNOWN: Words(
         _("This release of the code has no job of this name. It last ran at {started}."),
         _("Deploy the release that has it, or hide it in the admin."),

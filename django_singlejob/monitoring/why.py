@@ -116,7 +116,7 @@ class Facts:
 
     @cached_property
     def lock(self) -> "JobLock | None":
-        """Whoever holds it now."""
+        """The lock, if it is held now."""
         return next(iter(locks().filter(name__in=self.lock_names).survey(1)), None)
 
     @cached_property

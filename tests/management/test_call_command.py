@@ -69,6 +69,7 @@ SAMPLES: dict[str, list[tuple[Any, list[str]]]] = {
     "failed_since": INSTANTS,
     "until": INSTANTS,
     "from": INSTANTS,
+    "at": INSTANTS,
     "because": [("upgrade", ["upgrade"])],
     "force": [("nightly", ["nightly"])],
     "alive": [("/tmp/alive", ["/tmp/alive"])],
@@ -88,7 +89,7 @@ NONSENSE: dict[str, list[Any]] = {
     "failures": [0, -1, 1.5, "many", True, [1]],
     "format": ["xml", 5],
     "database": ["nowhere", 5, True, ["default"]],
-    **{name: ["yesterday", "", 5, True, timedelta(1)] for name in ("failed_since", "until", "from")},
+    **{name: ["yesterday", "", 5, True, timedelta(1)] for name in ("failed_since", "until", "from", "at")},
     "because": [5, "", " ", "a\0", "x" * 201, ["upgrade"]],
     **{name: [True, 5, ["nightly"], "a\0", "", " "] for name in ("force", "alive")},
     "token": [True, 5, "nightly", "a\0", "", [UUID(int=4711)]],
@@ -144,7 +145,7 @@ def arguments(command: str, words: tuple[str, ...], values: dict[str, Any]) -> t
             return ()
         case "singleton_stop" if values.get("one_off") is not None or any("--one-off" in word for word in words):
             return ()
-        case "run_singleton" | "pause_singletons" | "resume_singletons" | "singleton_stop":
+        case "run_singleton" | "pause_singletons" | "resume_singletons" | "singleton_stop" | "singleton_why":
             return ("nightly",)
         case "cancel_one_offs" | "retry_one_offs":
             return ("7",)

@@ -166,6 +166,15 @@ def test_see_which_workers_are_alive() -> None:
     assert len(run(snippet("recipes/admin.md", "See which workers are alive"))["alive"]) == 1
 
 
+def test_find_out_why_a_job_did_not_run() -> None:
+    singleton_job("nightly", schedule="0 3 * * *")(print)
+    text = snippet("recipes/admin.md", "Find out why a job did not run", language="console")
+    (words,) = commands(text)
+    output, status = command(words)
+    assert status == 0
+    assert "2026-11-22 03:00:00" in output
+
+
 def test_see_which_servers_ask(settings: Settings) -> None:
     settings.SINGLEJOB = run(snippet("recipes/admin.md", "See which servers ask"))["SINGLEJOB"]
     command(["singleton_worker", "--once"])

@@ -1,7 +1,7 @@
 """``manage.py singleton_why``: why a job runs or does not, now or at a slot."""
 
 import argparse
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from django.core.management.base import CommandParser, no_translations
@@ -21,7 +21,7 @@ def moment(value: object) -> datetime:
         found = value if isinstance(value, datetime) else datetime.fromisoformat(text(value))
     except ValueError:
         raise argparse.ArgumentTypeError(f"{quoted(value)} is not an instant, such as 2026-11-22T03:00.") from None
-    if storable(found if found.tzinfo else found.astimezone()) is None:
+    if storable(found if found.tzinfo else found.replace(tzinfo=UTC)) is None:
         raise argparse.ArgumentTypeError(f"{quoted(value)} is too far away.")
     return found
 
