@@ -1,7 +1,7 @@
-"""The forms: one enqueues a one-off, with arguments as JSON; the other pauses jobs."""
+"""The forms: one enqueues a one-off, with arguments as JSON; one pauses jobs; one asks about a slot."""
 
 import json
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from django import forms
@@ -12,7 +12,7 @@ from django.utils.translation import gettext, gettext_lazy as _
 
 from django_singlejob.exceptions import InvalidOrder
 from django_singlejob.jobs import registry
-from django_singlejob.jobs.names import REASON_LENGTH
+from django_singlejob.jobs.names import NAME_LENGTH, REASON_LENGTH
 from django_singlejob.models import OneOffJob
 from django_singlejob.models.jobs import database_now
 from django_singlejob.process.clock import storable
@@ -146,3 +146,25 @@ class PauseForm(forms.Form):
         if given and (until is None or until <= database_now()):
             raise ValidationError(gettext("Enter an instant in the future."))
         return until
+
+
+class SlotForm(forms.Form):
+    """The form that asks about a slot of a job."""
+
+    job = forms.CharField(label=_("Job"), max_length=NAME_LENGTH)
+    at = forms.CharField(
+        label=_("At the slot"),
+        required=False,
+        help_text=_("Such as 2026-11-22 03:00, in the job's time zone. Leave empty to ask about now."),
+    )
+
+    def clean_at(self) -> datetime | None:
+        """A naive instant is on the wall clock of the job's zone."""
+        given, wrong = self.cleaned_data["at"], gettext("Enter an instant, such as 2026-11-22 03:00.")
+        try:
+            at = datetime.fromisoformat(given) if given else None
+        except ValueError as error:
+            raise ValidationError(wrong) from error
+        if at and storable(at.replace(tzinfo=UTC)) is None:
+            raise ValidationError(wrong)
+        return at

@@ -21,16 +21,19 @@ from django.views.decorators.http import require_safe
 
 from django_singlejob.admin import day, history, recent
 from django_singlejob.admin.cells import badge, breakable, clock_time, duration, first_line, grouped, link, list_of
+from django_singlejob.admin.forms import SlotForm
 from django_singlejob.admin.history import LastError, Period
 from django_singlejob.admin.read_only import LIVE, ReadOnlyAdmin, is_refreshing, register_jobs
 from django_singlejob.admin.states import how_long
 from django_singlejob.jobs.names import NAME_LENGTH, is_storable
 from django_singlejob.locking.request import Reason
 from django_singlejob.models import JobLock
+from django_singlejob.monitoring.causes import Answer
 from django_singlejob.monitoring.findings import Finding, Trouble, in_figures
 from django_singlejob.monitoring.health import Health, Level, State
 from django_singlejob.monitoring.queues import Queue
-from django_singlejob.monitoring.verdict import Verdict, judge
+from django_singlejob.monitoring.verdict import UnknownName, Verdict, judge
+from django_singlejob.monitoring.why import why
 from django_singlejob.monitoring.workers import SeenWorker, Server
 from django_singlejob.process.escaping import shown
 
@@ -60,6 +63,7 @@ class OverviewAdmin(ReadOnlyAdmin):
             "": ("changelist", self.changelist_view),
             "day/": ("day", self.day_view),
             "winners/": ("winners", self.winners_view),
+            "why/": ("why", self.why_view),
         }
         return [
             path(route, self.admin_site.admin_view(cast("Any", view)), name=f"django_singlejob_overview_{name}")
@@ -94,6 +98,20 @@ class OverviewAdmin(ReadOnlyAdmin):
         if found is None:
             raise Http404(f"There is no job {name!r:.{NAME_LENGTH}}.")
         return self._page(request, "day_of_job.html", {"title": _("The day of %s") % found["name"], **found})
+
+    @method_decorator(require_safe)
+    def why_view(self, request: HttpRequest) -> HttpResponse:
+        """Why the job that ``job`` names runs or does not: now, or at the slot in the minute ``at``."""
+        self._begin(request)
+        form, answers = SlotForm(request.GET or None), list[Answer]()
+        if form.is_valid():
+            try:
+                answers = why(form.cleaned_data["job"], form.cleaned_data["at"])
+            except UnknownName:
+                form.add_error("job", _("There is no job of this name."))
+        links = [link("jobstatus", answer.name, breakable(answer.name)) for answer in answers[:1]]
+        context = {"title": _("Why a job runs, or not"), "answers": answers, "links": links, "form": form}
+        return self._page(request, "why.html", context)
 
     def _begin(self, request: HttpRequest) -> tuple[bool, list[Exception]]:
         """Refuse those without permission. Returns whether a page that is open refreshes itself, and why some jobs

@@ -49,7 +49,9 @@ def every_page() -> list[str]:
     forms = [reverse("admin:django_singlejob_oneoffjob_add"), clear_page(*locks().values_list("name", flat=True))]
     overview = [reverse(f"admin:django_singlejob_overview_{page}") for page in ("changelist", "day", "winners")]
     days = [f"{overview[1]}?{urlencode({'job': name})}" for name in gates().values_list("name", flat=True)]
-    return [*pages, *histories, *forms, *overview, *days, reverse("admin:index")]
+    why = reverse("admin:django_singlejob_overview_why")
+    reasons = [f"{why}?{urlencode({'job': name})}" for name in gates().values_list("name", flat=True)]
+    return [*pages, *histories, *forms, *overview, *days, *reasons, reverse("admin:index")]
 
 
 def live_a_little() -> None:
