@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from django_singlejob import singleton_job
+from django_singlejob.control.pausing import pause
 from django_singlejob.jobs import registry
 from django_singlejob.jobs.schedule import next_slot, slots_between
-from django_singlejob.models import JobLock, JobRun, OneOffJob
+from django_singlejob.models import JobLock, JobRun, OneOffJob, WorkerPass
 from django_singlejob.models.jobs import gates
+from django_singlejob.monitoring.marks import Mark, record
+from django_singlejob.process.holder import Holder
 from tests.app.jobs import LONG_LEASE, say, this_run, wait_until_told
 
 if TYPE_CHECKING:
@@ -102,6 +105,15 @@ def furnish() -> None:
         _sum_up(habit, now)
     _disturb(now)
     _ask_for_one_offs(now)
+    _mark_servers(now)
+
+
+def _mark_servers(now: datetime) -> None:
+    """Two of the three ask each minute; the third one has not been deployed, and has stopped."""
+    seen = (MINUTE, "2026.11.3"), (3 * MINUTE, "2026.11.3"), (2 * HOUR, "2026.11.2")
+    for hostname, (ago, release) in zip(SERVERS, seen, strict=True):
+        record(Mark(Holder(hostname, 4711, ""), release=release))
+        WorkerPass.objects.filter(hostname=hostname).update(seen_at=now - ago, first_seen_at=now - 9 * DAY)
 
 
 def _runs(habit: Habit, now: datetime, dice: random.Random) -> Iterable[JobRun]:
@@ -114,6 +126,7 @@ def _runs(habit: Habit, now: datetime, dice: random.Random) -> Iterable[JobRun]:
         is_failed = habit.name == "newsletter" and slot > now - 3 * HOUR
         yield JobRun(
             job_name=habit.name,
+            lock=habit.name,
             fence=fence,
             token=UUID(int=dice.getrandbits(128), version=4),
             status="failed" if is_failed else dice.choices(["successful", "interrupted"], [60, 1])[0],
@@ -155,7 +168,7 @@ def _disturb(now: datetime) -> None:
     policy = registry.get("exchange_rates").policy
     assert policy
     gates().filter(name="exchange_rates").update(next_slot=next_slot(policy.schedule, now - LATE))
-    gates().filter(name="thumbnails").update(paused=True)
+    pause("thumbnails", reason="the new camera", by="ada.lovelace@example.com")
 
 
 def _hold(

@@ -37,6 +37,7 @@ PAGES = {
     "overview": lambda: OVERVIEW,
     "day": lambda: f"{OVERVIEW}day/",
     "winners": lambda: f"{OVERVIEW}winners/",
+    "why": lambda: f"{OVERVIEW}why/?job=thumbnails",
     "jobs": lambda: list_of("jobstatus"),
     "job": lambda: page_of("jobstatus", "sales_report"),
     "job-stale": lambda: page_of("jobstatus", "backup"),
