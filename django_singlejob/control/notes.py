@@ -32,8 +32,9 @@ def noted(kind: NoteKind, job_name: str, **facts: Any) -> bool:
     """Write a note, in the transaction that is open, if one is. Returns ``True``, always: if the note is refused, that
     is logged, and all else goes on. Raises only what has undone the whole transaction."""
     facts |= {name: printable(facts[name], length) for name, length in _LENGTHS.items() if name in facts}
+    alias = transactions.alias()
     try:
-        with transaction.atomic(using=transactions.alias()):
+        with transactions.synchronous(alias), transaction.atomic(using=alias):
             notes().bulk_create([JobNote(kind=kind, job_name=job_name, at=DBNow(), **facts)])
     except Error as error:
         if errors.is_undone(error):

@@ -8,6 +8,7 @@ from datetime import timedelta
 from hashlib import sha256
 from typing import Any, NamedTuple
 
+from django.db import Error
 from django.db.models import DateTimeField, DurationField, ExpressionWrapper, F, Func, Q, QuerySet, Value
 from django.db.models.functions import Greatest, Least
 
@@ -83,9 +84,10 @@ def mark(queues: Sequence[str], others: "Sequence[QuerySet[Any]]", *, is_once: b
     """
     mine, found = Mark(this_process(), queues, is_once, this_release(), _trouble()), set[int]()
     try:
-        with _limited():
-            known, *rest = (rows.order_by().values_list(Value(n)) for n, rows in enumerate([fresh(mine), *others]))
-            found = {number for (number,) in known.union(*rest)}
+        try:
+            found = _found([fresh(mine), *others])
+        except Error:  # somebody may have locked one of the other tables
+            found = _found([fresh(mine)])
         if 0 not in found:
             with _limited():
                 record(mine, keeps_gap=is_once and not is_first)
@@ -98,6 +100,13 @@ def mark(queues: Sequence[str], others: "Sequence[QuerySet[Any]]", *, is_once: b
         if errors.is_connection_lost(error):
             transactions.drop(transactions.alias())
     return bool(found - {0})
+
+
+def _found(asked: "Sequence[QuerySet[Any]]") -> set[int]:
+    """The places of those that have a row."""
+    with _limited():
+        first, *rest = (rows.order_by().values_list(Value(place)) for place, rows in enumerate(asked))
+        return {place for (place,) in first.union(*rest)}
 
 
 @contextmanager

@@ -18,7 +18,10 @@ from django_singlejob.locking.clear import clear
 from django_singlejob.locking.endings import Ending
 from django_singlejob.models import JobRun
 from django_singlejob.models.locks import locks
+from django_singlejob.models.passes import passes
 from django_singlejob.models.runs import runs
+from django_singlejob.process.clock import DBNow
+from django_singlejob.worker import pruning
 from django_singlejob.worker.loop import Worker
 from django_singlejob.worker.tick import Plan
 from tests.contract.acts import (
@@ -191,14 +194,21 @@ def test_many_clears_wait_for_it_once(history: History) -> None:
 
 
 @pytest.mark.on_database("postgresql", "mysql")
-def test_a_worker_that_prunes_waits_for_no_lock_on_it(history: History) -> None:
+def test_a_worker_that_may_have_to_prune_waits_for_no_lock_on_it(history: History) -> None:
     nightly = singleton_job("nightly")(lambda: "done")
+    nightly()
+    runs().update(started_at=DBNow() - timedelta(days=2))
     nightly.enqueue()
     with history.broken("locked"):
         reports = list(Worker(Plan(max_jobs=1)).work())
-    errors = {report.name: report.error for report in reports}
-    assert errors["nightly"] is None
-    assert isinstance(errors["django_singlejob.prune"], recording.HistoryFailed)
+    assert [(report.name, report.error) for report in reports] == [("nightly", None)]
+    assert passes().exists()
+
+
+@pytest.mark.on_database("postgresql", "mysql")
+def test_pruning_waits_for_no_lock_on_it(history: History) -> None:
+    with history.broken("locked"), pytest.raises(recording.HistoryFailed):
+        pruning.prune()
 
 
 # --- at the COMMIT
