@@ -51,11 +51,12 @@ def _receiver(name: str) -> Callable[..., None]:
     return receive
 
 
-def _late(*paths: str) -> Callable[..., None]:
-    """A receiver that calls these functions, whose modules are imported when the signal is sent first."""
+def _late(path: str, *, needs: str = "") -> Callable[..., None]:
+    """The receiver at this path, whose module is imported when the signal is first sent; with ``needs``, only if that
+    option is set."""
 
     def receive(**kwargs: Any) -> None:
-        for path in paths:
+        if not needs or getattr(import_string("django_singlejob.conf.options")(), needs):
             import_string(f"django_singlejob.{path}")(**kwargs)
 
     return receive
@@ -71,13 +72,15 @@ ROOMS = {
     "output_file": "django_singlejob.integrations.output_file.output_file",
 }
 
-# By signal. Made once, because a signal has the same receiver only once.
-RECEIVERS: dict[str, Callable[..., None]] = {
-    "job_started": _receiver("pings.ping_start"),
-    "job_finished": _receiver("pings.ping_end"),
-    "lock_taken_over": _late("control.notes.note_takeover", "integrations.pings.ping_death"),
-    "slot_misfired": _late("control.notes.note_misfire"),
-    "schedule_changed": _late("control.notes.note_schedule"),
+# The signal of each. Made once, because a signal has the same receiver only once.
+RECEIVERS: dict[Callable[..., None], str] = {
+    _receiver("pings.ping_start"): "job_started",
+    _receiver("pings.ping_end"): "job_finished",
+    _late("integrations.output_file.append_traceback", needs="output_file"): "job_finished",
+    _late("integrations.pings.ping_death"): "lock_taken_over",
+    _late("control.notes.note_takeover"): "lock_taken_over",
+    _late("control.notes.note_misfire"): "slot_misfired",
+    _late("control.notes.note_schedule"): "schedule_changed",
 }
 
 
@@ -95,5 +98,5 @@ class SingleJobConfig(AppConfig):
             rooms.add(name, path)
         for check, tags in CHECKS.items():
             register(check, *tags)
-        for name, receive in RECEIVERS.items():
+        for receive, name in RECEIVERS.items():
             import_string(f"django_singlejob.signals.{name}").connect(receive)

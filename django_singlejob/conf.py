@@ -127,6 +127,11 @@ def _is_token(value: object) -> bool:
     return isinstance(value, str) and value != "" and value.isascii() and value.isprintable() and " " not in value
 
 
+def _is_path(value: str) -> bool:
+    """Whether it is an absolute path, without what may be a placeholder."""
+    return value.startswith("/") and value.isprintable() and "{" not in value
+
+
 def _is_name_of_module(value: object) -> bool:
     return isinstance(value, str) and all(part.isidentifier() for part in value.split("."))
 
@@ -186,8 +191,8 @@ _RULES: dict[str, tuple[str, Any]] = {
         lambda value: _is_count(value) and value <= 1_000_000,
     ),
     "OUTPUT_FILE": (
-        "an absolute path, such as '/var/log/shop/{name}.log', or None",
-        lambda value: value is None or (isinstance(value, str) and value.startswith("/") and value.isprintable()),
+        "an absolute path, such as '/var/log/shop/{name}.log', with no other braces, or None",
+        lambda value: value is None or (isinstance(value, str) and _is_path(value.replace("{name}", ""))),
     ),
     "RUNS_PER_PROCESS": (f"a whole number of runs, from 1 to {_MOST}", lambda value: _is_count(value, 1)),
     "RECORD_COMMAND": (

@@ -5,11 +5,16 @@ import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from django_singlejob.conf import options
+from django_singlejob.process import messages
 from django_singlejob.process.calls import Calls
 from django_singlejob.process.clock import local_now, sleep
 from django_singlejob.process.logs import about
+
+if TYPE_CHECKING:
+    from django_singlejob.running.current_run import CurrentRun
 
 logger = logging.getLogger("django_singlejob")
 
@@ -23,6 +28,10 @@ _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY | 
 
 # One thread for all files.
 _calls = Calls("Nothing could be written to SINGLEJOB['OUTPUT_FILE']", most=MOST, patience=PATIENCE)
+
+
+# The folders in which nothing could be written for the last run, so that the next one does not wait.
+_out_of_order: set[Path] = set()
 
 
 class OutputFile:
@@ -50,10 +59,11 @@ class OutputFile:
     # --- in the thread
 
     def _append(self, data: bytes) -> None:
-        left, give_up_at = memoryview(data), local_now() + PATIENCE
+        left, give_up_at = memoryview(data), local_now() + (0 if self._path.parent in _out_of_order else PATIENCE)
         while left and not self._is_dropped:
             try:
                 left = left[os.write(self._opened(), left) :]
+                _out_of_order.discard(self._path.parent)
             except OSError as error:  # perhaps for a moment: a rotation, a full disk
                 if local_now() >= give_up_at:
                     self._drop(error.strerror or str(error))
@@ -82,6 +92,7 @@ class OutputFile:
 
     def _drop(self, why: str) -> None:
         self._is_dropped = True
+        _out_of_order.add(self._path.parent)
         message = "What %r prints is not written to %s any more: %s. Its run goes on."
         logger.warning(message, self._title, self._path, why, extra=about(job=self._title))
 
@@ -89,3 +100,12 @@ class OutputFile:
 def output_file(title: str) -> OutputFile:
     """Where what this run prints is appended."""
     return OutputFile((options().output_file or "").replace("{name}", title), title)
+
+
+def append_traceback(*, run: "CurrentRun", **_: Any) -> None:
+    """Receive ``job_finished``: append why the run of a command failed, as Python prints it for ``manage.py``."""
+    row = run.run if options().output_file and messages.are_begun else None
+    if row and row.traceback:
+        file = output_file(run.job.name)
+        file.write(f"{row.traceback.rstrip()}\n".encode(errors="replace"))
+        file.end()

@@ -5,7 +5,6 @@ them proves is not known, and the answer says what would show it.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -76,14 +75,12 @@ def _is_real(instant: datetime) -> bool:
     return instant.astimezone(UTC).astimezone(instant.tzinfo).replace(tzinfo=None) == instant.replace(tzinfo=None)
 
 
-@dataclass
 class Facts:
     """What is known of a job."""
 
-    name: str
-    now: datetime = field(default_factory=database_now)
-
-    def __post_init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        """Raises ``UnknownName``."""
+        self.name, self.now = name, database_now()
         self.job: Job | None = registry.get(self.name) if registry.is_known(self.name) else None
         self.status: JobStatus | None = gates().filter(name=self.name).survey().get(self.name)
         if not (self.job or self.status):

@@ -124,7 +124,7 @@ def _takes_the_place(new: "WorkerPass", old: "WorkerPass") -> bool:
     is_like_it = (new.queues == old.queues) != (new.hostname == old.hostname)
     is_lasting = _is_asking(new) or new.seen_at - new.first_seen_at > SHORT
     # Before the old one ends, the new one may already ask.
-    return is_like_it and is_lasting and new.first_seen_at > old.seen_at - SHORT
+    return is_like_it and is_lasting and new.first_seen_at > old.seen_at - SILENT_AFTER
 
 
 def serves(worker: SeenWorker | Server, queue: str) -> bool:

@@ -136,7 +136,7 @@ def test_a_new_server_takes_the_place_of_one_of_the_same_queues() -> None:
     for number in range(3):
         ask(f"pod-{number}", ago=HOUR)
     ask("pod-3", first=HOUR)
-    ask("pod-4", first=HOUR + HOUR / 2)  # before the old one ended
+    ask("pod-4", first=HOUR + 10 * MINUTE)  # before the old one ended
     ask("pod-5", "mail", first=HOUR)
     ask("pod-6", first=3 * HOUR)
     assert len(silent()) == 1

@@ -160,3 +160,13 @@ def test_one_that_cannot_be_written_costs_a_warning_and_no_run(spawn: Spawn, tmp
     words = f"What 'shells' prints is not written to {missing} any more: No such file or directory."
     assert child.output.count(words) == 1
     assert ended() == [("shells", "successful", "one\ntwo\nthree\n")]
+
+
+def test_the_traceback_of_a_failure_is_appended_too(spawn: Spawn, tmp_path: Path) -> None:
+    log = {"SINGLEJOB_TEST_OUTPUT_FILE": f"{tmp_path}/{{name}}.log"}
+    enqueue("fails_with_a_traceback")
+    spawn.command("singleton_worker", "--once", **log).finish()
+    spawn.command("run_singleton", "fails_with_a_traceback", "--now", **log).finish()
+    written = (tmp_path / "fails_with_a_traceback.log").read_text()
+    assert written.count("Traceback (most recent call last):") == 2
+    assert written.endswith("\n")
