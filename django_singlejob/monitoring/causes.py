@@ -123,7 +123,7 @@ WORDS: dict[Cause, Words] = {
         _("Start singleton_worker, or correct the name of the queue."),
     ),
     Cause.BUSY: Words(
-        _("It has been due since {since}, and every worker is busy: {others}."),
+        _("It has been due since {since}, and each worker runs something else: {others}."),
         _("Start more workers, or raise --processes."),
     ),
     Cause.BEHIND: Words(
@@ -154,7 +154,7 @@ NOT_KNOWN_NOW = WORDS[Cause.NOT_KNOWN]._replace(
 )
 NO_MARKS = WORDS[Cause.NOT_KNOWN]._replace(
     remedy=_(
-        "Only run_singleton lines ask for it, and a skip leaves no mark. A line with singleton_worker --once would "
+        "Lines of run_singleton ask for it, and a skip leaves no mark. A line with singleton_worker --once would "
         "show which servers ask."
     )
 )

@@ -121,6 +121,11 @@ class Facts:
         """Those that ask, or asked lately."""
         return servers(marks(REMEMBERED))
 
+    @cached_property
+    def has_lines(self) -> bool:
+        """Whether lines of ``run_singleton`` ask for it, too, which leave no mark."""
+        return runs().filter(job_name=self.name, trigger="command").exists()
+
     # --- now
 
     def answer_now(self) -> Answer:
@@ -189,7 +194,7 @@ class Facts:
         return self.job is None or any(self.job.is_for(server.hostname) for server in asking)
 
     def _nobody_now(self, slot: datetime) -> Answer:
-        if not self.servers:
+        if not self.servers or self.has_lines:
             return self.say(Cause.NOT_KNOWN, NOT_KNOWN_NOW._replace(remedy=NO_MARKS.remedy), slot=slot)
         last = max(server.seen_at for server in self.servers)
         facts: dict[str, Any] = {"since": last, "servers": _named(self.servers)}
@@ -218,6 +223,8 @@ class Facts:
             return self.say(Cause.NO_WORKER, **facts)
         others = one_offs().in_queues([row.queue_name]).due().exclude(job_name=self.name)
         number = others.filter(priority__gte=row.priority, pk__lt=row.pk).count()
+        if not number:
+            return self._busy(row.run_after) or self.say(Cause.NOT_KNOWN, NOT_KNOWN_NOW, slot=row.run_after)
         return self._busy(row.run_after) or self.say(Cause.BEHIND, number=number, **facts)
 
     def _not_due_now(self) -> Answer | None:
@@ -259,7 +266,7 @@ class Facts:
         )
         moved_at = self._moved_at(slot)
         found = next(filter(None, (step(slot, moved_at) for step in steps)), None)
-        return found or self.say(Cause.NOT_KNOWN, None if self.servers else NO_MARKS, slot=slot)
+        return found or self.say(Cause.NOT_KNOWN, None if self.servers and not self.has_lines else NO_MARKS, slot=slot)
 
     def _runs_of(self, at: datetime) -> "list[JobRun]":
         rows = runs().filter(job_name=self.name, slot__gte=at - MILLISECOND, slot__lt=at + MINUTE - MILLISECOND)
@@ -324,9 +331,10 @@ class Facts:
         return None
 
     def _held(self, slot: datetime, moved_at: datetime) -> Answer | None:
-        before = runs().filter(lock__in=self.lock_names, started_at__lt=slot + MINUTE).order_by("-started_at")
-        for run in before[:10]:
-            if (run.finished_at or self.now) > slot:
+        # If the lock had been free a minute later, the slot would have been run then.
+        before = runs().filter(lock__in=self.lock_names, started_at__lte=slot + MINUTE / 2).exclude(slot__gt=slot)
+        for run in before.order_by("-started_at")[:10]:
+            if (run.finished_at or self.now) > slot + MINUTE:
                 cause = Cause.HELD_BY_ITSELF if run.job_name == self.name else Cause.HELD_BY_OTHER
                 facts: dict[str, Any] = {"started": run.started_at, "finished": run.finished_at, "lock": run.lock}
                 facts |= {"other": run.job_name, "server": run.hostname}
@@ -335,7 +343,7 @@ class Facts:
 
     def _nobody(self, slot: datetime, moved_at: datetime) -> Answer | None:
         gaps = self._gaps(slot)
-        if not gaps or self._asking_at(slot):
+        if not gaps or self._asking_at(slot) or self.has_lines:
             return None
         facts: dict[str, Any] = {"since": max(gap.since for gap in gaps), "until": min(gap.until for gap in gaps)}
         servers = listed(sorted({gap.hostname for gap in gaps}))
@@ -354,14 +362,14 @@ class Facts:
 
     def _elsewhere(self, slot: datetime, moved_at: datetime) -> Answer | None:
         asked = self._asking_at(slot)
-        if self.job is None or not self.job.on or not asked or self._may_run_on(asked):
+        if self.job is None or not self.job.on or not asked or self._may_run_on(asked) or self.has_lines:
             return None
         facts: dict[str, Any] = {"on": listed(self.job.on), "servers": _named(asked)}
         return self.say(Cause.NOT_HERE, slot=slot, evidence=asked, **facts)
 
     def _changed(self, slot: datetime, moved_at: datetime) -> Answer | None:
         for change in changes(self.notes):
-            if slot <= change.at <= moved_at + MINUTE and all(change.texts):
+            if slot <= change.at <= moved_at + MINUTE and all(change.texts) and misses(self.notes, slot):
                 before, after = change.texts
                 facts: dict[str, Any] = {"since": change.at, "before": before, "after": after}
                 return self.say(Cause.SCHEDULE_CHANGED, slot=slot, evidence=[change.note], **facts)

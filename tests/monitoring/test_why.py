@@ -203,6 +203,31 @@ def test_no_server_asked() -> None:
     assert answer(at=newest(job)).cause == Cause.NOT_KNOWN
 
 
+def test_where_lines_ask_too_it_is_not_known_whether_any_server_asked() -> None:
+    job = scheduled()
+    has_run(ago=3 * HOUR, slot=newest(job) - 3 * HOUR, trigger="command")
+    seen("web-1", ago=2 * HOUR)
+    found = answer(at=newest(job))
+    assert found.cause == Cause.NOT_KNOWN
+    assert "run_singleton" in found.remedy
+
+
+def test_a_lock_that_was_free_soon_is_no_cause() -> None:
+    job = scheduled()
+    has_run(ago=2 * HOUR, slot=newest(job) - 2 * HOUR)
+    started = database_now() - newest(job) + MINUTE
+    has_run("import", ago=started, took=MINUTE + 20 * SECOND, lock="nightly")
+    assert answer(at=newest(job)).cause == Cause.NOT_KNOWN
+
+
+def test_a_run_of_a_later_slot_that_began_early_is_no_cause() -> None:
+    job: Any = singleton_job("nightly", schedule="* * * * *")(print)
+    slot = newest(job) - 10 * MINUTE
+    has_run(ago=HOUR, slot=slot - 30 * MINUTE)
+    has_run(ago=database_now() - slot - 20 * SECOND, took=2 * MINUTE, slot=slot + MINUTE)
+    assert answer(at=slot).cause == Cause.TAKEN_TOGETHER
+
+
 def test_no_server_that_it_is_for_asked() -> None:
     job = scheduled(on="web2")
     has_run(ago=3 * HOUR, slot=newest(job) - 3 * HOUR)
