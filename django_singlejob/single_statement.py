@@ -89,7 +89,7 @@ def is_ordinary_grant(request: LockRequest, history: Writer) -> bool:
     """Whether one statement can grant this: neither slot nor one-off, behind one gate. The statement itself finds out
     whether the rows are ordinary too."""
     has_run = request.trigger is not None
-    is_simple = request.policy is None and request.one_off is None
+    is_simple = request.policy is None and request.one_off is None and request.slot is None
     return is_simple and has_run == bool(request.job_name) and _has_one_gate(request) and _is_possible(history)
 
 

@@ -22,7 +22,7 @@ def is_taken_up_again(run: CurrentRun, error: BaseException | None) -> bool:
     grant = run.lease.grant
     if run.lease.stopped_by or grant.before.get("last_status") == "interrupted":
         return False
-    if run.slot:
+    if grant.slot:
         return isinstance(error, KeyboardInterrupt) and not grant.is_last_of_slot
     return isinstance(error, JobInterrupted) and grant.request.one_off is not None and run.job.most_attempts > 1
 

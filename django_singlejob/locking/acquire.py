@@ -313,7 +313,7 @@ class Acquisition:
             if not grant.take(snapshot, planned, history):
                 transactions.roll_back(self._alias)
                 return RACED
-            if not grant.claim_one_off():
+            if not grant.claim():
                 transactions.roll_back(self._alias)
                 return Refusal(Reason.ALREADY_RAN)
             if grant.entry:

@@ -24,6 +24,7 @@ from django_singlejob.locking.request import LockRequest, Reason, Refusal
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.locks import locks
 from django_singlejob.models.one_offs import one_offs
+from django_singlejob.models.runs import runs
 from django_singlejob.process.clock import DBNow, instant_in_words, local_now, utc_now
 from django_singlejob.process.escaping import printable
 from django_singlejob.process.logs import about
@@ -120,14 +121,23 @@ def pause_in_words(own: "JobStatus") -> str:
     return f"{until} {because}".strip()
 
 
-def _called(request: LockRequest, snapshot: Snapshot) -> PlannedRun:
+def _called(request: LockRequest, snapshot: Snapshot) -> PlannedRun | Refusal:
     """A run that no schedule starts. It consumes no slot, not even that of a run whose holder died."""
+    if request.slot and _is_left_to_schedule(request, snapshot, request.slot):
+        return Refusal(Reason.NOT_DUE, next_slot=snapshot.own.next_slot)
     if request.one_off:
         return PlannedRun(attempt=request.one_off.attempt + 1)
     dead = snapshot.dead_run
     if dead and dead.slot is None and request.allows_rerun(dead.attempt):
         return PlannedRun(attempt=dead.attempt + 1)
     return PlannedRun()
+
+
+def _is_left_to_schedule(request: LockRequest, snapshot: Snapshot, slot: datetime) -> bool:
+    """Whether the slot is to come, or due, or will be run again: by hand, it would run twice."""
+    own = snapshot.own
+    is_again = snapshot.is_slot_abandoned and request.allows_rerun(own.last_attempt)
+    return slot >= min(own.next_slot or own.now, own.now) or (is_again and slot == own.last_slot)
 
 
 def _scheduled(request: LockRequest, snapshot: Snapshot, policy: Policy) -> PlannedRun | Refusal | Claim:
@@ -210,7 +220,9 @@ class Grant(NamedTuple):
         asked_at, sent_at, holder = local_now(), transactions.sent_now(), request.holder
         run: dict[str, Any] = {"token": token, "slot": planned.slot, "attempt": planned.attempt}
         facts = {**run, "hostname": holder.hostname, "pid": holder.pid}
-        asked = {"trigger": request.trigger, "requested_by": request.requested_by}
+        # A run by hand does not put its slot into the lock's row: after a death, the schedule would run that again.
+        slot = planned.slot or request.slot
+        asked = {"trigger": request.trigger, "requested_by": request.requested_by, "slot": slot}
         fence = snapshot.gate.next_fence if snapshot else UNKNOWN_FENCE
         names = {"job_name": request.own_name, "lock": request.name}
         entry = Entry(request.lease, {**names, **facts, "fence": fence, **asked})
@@ -256,7 +268,7 @@ class Grant(NamedTuple):
             lock=self.request.name,
             run=self.run_id,
             fence=self.fence,
-            slot=self.slot,
+            slot=self.slot or self.request.slot,
             reason=reason,
             token=self.token,
         )
@@ -317,9 +329,12 @@ class Grant(NamedTuple):
             own, changes = gates().unchanged(snapshot.own), {"fence": snapshot.own.fence + 1}
         return own.start(planned.min_interval, {**changes, **planned.changes})
 
-    def claim_one_off(self) -> bool:
-        """Claim the requested one-off. ``False`` if another process runs it or has run it, or if it was cancelled."""
-        one_off = self.request.one_off
+    def claim(self) -> bool:
+        """Claim the requested one-off. ``False`` if another process runs it or has run it, or if it was cancelled; or
+        if the slot that is to be run by hand has been run successfully."""
+        name, one_off, slot = self.request.job_name, self.request.one_off, self.request.slot
+        if slot and runs().has_succeeded(name, slot):
+            return False
         return one_off is None or one_offs().claim(one_off, self.token, self.request.holder)
 
 

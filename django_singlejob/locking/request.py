@@ -28,8 +28,9 @@ class LockRequest(NamedTuple):
     """A request: which lock, for which job (``""`` if none), for how long and under which conditions.
 
     With ``policy``, the job's schedule, it is for the run of a slot that is due; if cron makes it, the slot may also be
-    due within ``early``. ``one_off`` is the one to run, if any. ``queues`` are the queues that a worker serves, if the
-    lock is a worker's; empty if it serves all of them. ``is_elsewhere``: the job is for other servers.
+    due within ``early``. ``one_off`` is the one to run, if any. ``slot``: the past slot that somebody wants to run by
+    hand, if any. ``queues`` are the queues that a worker serves, if the lock is a worker's; empty if it serves all of
+    them. ``is_elsewhere``: the job is for other servers.
     """
 
     name: str
@@ -44,6 +45,7 @@ class LockRequest(NamedTuple):
     early: timedelta = ZERO
     trigger: str | None = None
     one_off: "OneOffJob | None" = None
+    slot: datetime | None = None
     queues: Sequence[str] = ()
     is_elsewhere: bool = False
 

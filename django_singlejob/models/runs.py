@@ -3,7 +3,7 @@ too: each row carries the token of its lock."""
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import reduce
 from itertools import islice
 from operator import or_
@@ -71,6 +71,11 @@ class JobRunQuerySet(AttemptQuerySet["JobRun"]):
     def status_of(self, token: UUID) -> str | None:
         """The attempt's status, or ``None`` if it has no row."""
         return self.filter(token=token).values_list("status", flat=True).first()
+
+    def has_succeeded(self, job_name: str, slot: datetime) -> bool:
+        """Whether a run of this slot was successful."""
+        # Only this package writes slots, so they can be compared with "=".
+        return self.filter(job_name=job_name, slot=slot, status="successful").exists()
 
     def finish(self, token: UUID | str, result: Mapping[str, Any]) -> bool:
         """Record how an attempt ended: now, unless ``result`` has another ``finished_at``. Returns ``False`` if it has

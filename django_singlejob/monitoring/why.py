@@ -313,7 +313,8 @@ class Facts:
         return later.started_at if later else self.now
 
     def _next_run(self, slot: datetime) -> "JobRun | None":
-        return runs().filter(job_name=self.name, slot__gt=slot).order_by("slot").first()
+        later = runs().filter(job_name=self.name, slot__gt=slot)
+        return later.exclude(trigger="manual").order_by("slot").first()  # by hand, a slot takes no other one with it
 
     def _no_record(self, slot: datetime, moved_at: datetime) -> Answer | None:
         first = runs().filter(job_name=self.name).order_by("started_at").first()

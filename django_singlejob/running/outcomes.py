@@ -58,7 +58,7 @@ class Outcome:
         detail: what was tried, if it could not be decided whether the lock is free; until when the job is paused, and
             why; how the last run ended, if the job already ran but was not successful; the reason that it gave, if it
             skipped itself; otherwise empty.
-        slot: the slot of its schedule that it ran (aware, UTC); ``None`` if no schedule started it.
+        slot: the slot of its schedule that it ran (aware, UTC); ``None`` if it was not the run of a slot.
         next_slot: when its schedule is next due, if it was not due now (aware, UTC).
 
     A caller of the job gets its exception instead of an outcome. Commands and workers get an outcome then too, whose

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -238,6 +238,7 @@ class Run:
         command: Sequence[str] | None = None,
         early: timedelta = ZERO,
         one_off: "OneOffJob | None" = None,
+        slot: datetime | None = None,
         on_grant: Callable[[Lease], object] | None = None,
         kind: str = OF_JOB,
         facts: Mapping[str, Any] | None = None,
@@ -245,8 +246,8 @@ class Run:
         """With ``trigger="schedule"``, a slot of the job's schedule must be due, or be due within ``early``.
 
         ``command``: what is recorded as the command of this process. ``one_off``: the one-off that requests the run.
-        ``on_grant`` is called with the lease if the lock is granted. ``kind`` and ``facts``: how an executor finds the
-        job, see ``Order``."""
+        ``slot``: the past slot that is run by hand. ``on_grant`` is called with the lease if the lock is granted.
+        ``kind`` and ``facts``: how an executor finds the job, see ``Order``."""
         self.job, self.args, self.kwargs, self.kind, self.facts = job, args, kwargs or {}, kind, facts or {}
         #: Why it fails although its body is not called; ``None`` if it is.
         self.mistake: Exception | None = None
@@ -254,7 +255,7 @@ class Run:
         self.failure: BaseException | None = None
         self.granted: Lease | None = None
         self._trigger, self._command, self._early = trigger, command, early
-        self._one_off, self._on_grant = one_off, on_grant
+        self._one_off, self._slot, self._on_grant = one_off, slot, on_grant
         #: How the body ended, as its child process has reported; ``None`` if there was none, or no report.
         self._reported: Ending | None = None
         #: What it prints; ``None`` if that is not kept.
@@ -281,6 +282,7 @@ class Run:
             early=self._early,
             trigger=self._trigger,
             one_off=self._one_off,
+            slot=self._slot,
             is_elsewhere=is_for_others and not self._is_by_somebody,
         )
 
@@ -298,8 +300,8 @@ class Run:
 
     def begin(self, lease: Lease) -> None:
         """Run under this lease from now on."""
-        job, self.granted = self.job, lease
-        self._run = CurrentRun(job=job, lease=lease, slot=lease.grant.slot, attempt=lease.grant.attempt)
+        job, self.granted, slot = self.job, lease, lease.grant.slot or lease.grant.request.slot
+        self._run = CurrentRun(job=job, lease=lease, slot=slot, attempt=lease.grant.attempt)
         self._acquire_duration, self._started_at = since(self._asked_at), local_now()
         if job.max_runtime:
             lease.max_runtime = job.max_runtime.total_seconds()

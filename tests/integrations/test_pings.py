@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -12,6 +13,7 @@ import pytest
 from django_singlejob import JobInterrupted, SkipRun, command_job, current_run, singleton_job
 from django_singlejob.exceptions import SingleJobError
 from django_singlejob.models import JobLock, JobRun, OneOffJob
+from django_singlejob.running import runner
 from tests.children import kill_alone
 from tests.contract.acts import expire, fall_behind, lose, take
 from tests.databases import APPS
@@ -94,6 +96,17 @@ def test_a_run_that_was_cut_short_has_not_succeeded(pinged: PingServer) -> None:
     with pytest.raises(JobInterrupted):
         singleton_job("nightly")(be_interrupted)()
     assert [each.path for each in heard(pinged)] == ["/secret/nightly/start", "/secret/nightly/fail"]
+
+
+def test_nor_has_a_slot_that_was_run_by_hand(pinged: PingServer) -> None:
+    job = singleton_job("nightly", schedule="@daily", time_zone="UTC")(press_ctrl_c)
+    with pytest.raises(KeyboardInterrupt):
+        runner.run(job, trigger="manual", slot=datetime(2026, 11, 22, tzinfo=UTC))
+    assert [each.path for each in heard(pinged)] == ["/secret/nightly/start", "/secret/nightly/fail"]
+
+
+def press_ctrl_c() -> None:
+    raise KeyboardInterrupt
 
 
 def test_a_run_that_skips_itself_is_well(pinged: PingServer) -> None:

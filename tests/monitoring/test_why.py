@@ -190,6 +190,14 @@ def test_taken_together_with_a_later_slot() -> None:
     assert "catch_up" in found.remedy
 
 
+def test_a_later_slot_that_was_run_by_hand_has_taken_none_with_it() -> None:
+    job = scheduled()
+    has_run(ago=5 * HOUR, slot=newest(job) - 5 * HOUR)
+    has_run(ago=MINUTE, slot=newest(job), trigger="manual")
+    assert answer(at=newest(job)).cause == Cause.RAN
+    assert answer(at=newest(job) - HOUR).cause == Cause.NOT_KNOWN
+
+
 def test_no_server_asked() -> None:
     job = scheduled()
     has_run(ago=3 * HOUR, slot=newest(job) - 3 * HOUR)

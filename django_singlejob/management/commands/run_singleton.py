@@ -30,6 +30,7 @@ from django_singlejob.management.exit_status import (
     where_traceback_is,
 )
 from django_singlejob.management.output import Output, add_format, verbosity_of_news
+from django_singlejob.management.past_slot import moment, past_slot, refused
 from django_singlejob.management.progress_bar import ProgressBar
 from django_singlejob.management.run_arguments import (
     ParserWithCommand,
@@ -87,6 +88,13 @@ class Command(SupervisingCommand):
             "--now",
             action="store_true",
             help="Runs the job by hand, whatever its schedule and however recently it ran.",
+        )
+        parser.add_argument(
+            "--slot",
+            type=moment,
+            metavar="WHEN",
+            help="Runs a past slot of the job by hand, which has no successful run, such as 2026-11-22T03:00. Without "
+            "an offset, it is in the zone of the job.",
         )
         parser.add_argument(
             "--args",
@@ -169,9 +177,7 @@ class Command(SupervisingCommand):
             parser.error("--args is only for jobs. Pass the arguments of a command behind its name.")
         if given["inline"] and given["child"]:
             parser.error("--inline is only for jobs: a shell command has a process of its own. Remove it.")
-        for option in ("wait", "min_interval", "now"):
-            if given["standby"] and given[option] not in (None, False):
-                parser.error(f"--{option.replace('_', '-')} has no effect with --standby. Remove one of them.")
+        _check_combinations(parser, given)
         if not given["list"] and (given["format"] != "text" or given["from"] or given["days"]):
             parser.error("--from, --days and --format are only for --list. Add it, or leave them out.")
         if given["close"] and not given["child"]:
@@ -188,7 +194,9 @@ class Command(SupervisingCommand):
             job = _with_options(_job(given, self._shell_command(given)), given)
             shell_command = job.func if isinstance(job.func, ShellCommand) else None
             _check_arguments(job, given)
-            is_scheduled = job.schedule is not None and not given["now"]
+            if given["slot"]:
+                given["slot"] = past_slot(job, given["slot"])
+            is_scheduled = job.schedule is not None and not _is_by_hand(given)
             has_one_run = not is_scheduled or most_slots(job) == 1
             if has_one_run and not (shell_command or given["inline"]):
                 self.fork_first()
@@ -255,16 +263,36 @@ class Command(SupervisingCommand):
             "child_status": shell_command.status if shell_command else None,
             "traceback": "" if given["traceback"] else f"{where_traceback_is(outcome)}, or with {SEEN_WITH}",
         }
-        status, message = status_and_line(outcome, signum=signals.received, **terms)
+        line = refused(outcome, given["slot"]) or status_and_line(outcome, signum=signals.received, **terms)
+        status, message = line
         (self._print_error if status else self._print_news)(given, message)
         return status or status_of_skip(outcome, given["skipped_status"])
+
+
+# Which options have no effect beside another one.
+_NO_EFFECT = {"standby": ("wait", "min_interval", "now"), "slot": ("standby", "now", "min_interval")}
+
+
+def _check_combinations(parser: CommandParser, given: dict[str, Any]) -> None:
+    for chosen, others in _NO_EFFECT.items():
+        for option in others:
+            if given[chosen] and given[option] not in (None, False):
+                parser.error(f"--{option.replace('_', '-')} has no effect with --{chosen}. Remove one of them.")
+    if given["slot"] and (given["child"] or given["management"] or given["list"]):
+        parser.error("--slot is only for jobs that have a schedule: JOB --slot 2026-11-22T03:00")
+
+
+def _is_by_hand(given: dict[str, Any]) -> bool:
+    """Whether somebody wants the run, whatever the schedule and however recently it ran."""
+    return bool(given["now"] or given["slot"])
 
 
 def _terms(given: dict[str, Any], *, is_scheduled: bool) -> dict[str, Any]:
     """On which terms the job is run: see ``Run``."""
     if is_scheduled:
         return {"early": options().slot_tolerance}
-    terms = {"trigger": "manual" if given["now"] else "command", "command": given["child"] or None}
+    trigger = "manual" if _is_by_hand(given) else "command"
+    terms = {"trigger": trigger, "command": given["child"] or None, "slot": given["slot"]}
     if words := given["management"]:
         terms |= {"command": [sys.argv[0], *words], "kind": f"{__name__}.work_of_command", "facts": {"command": words}}
     return terms
@@ -369,5 +397,5 @@ def _with_options(job: registry.Job, given: dict[str, Any]) -> registry.Job:
         wait=CENTURY if given["standby"] else wait,
         lease=given["lease"] or job.lease,
         max_runtime=given["max_runtime"] or job.max_runtime,
-        min_interval=ZERO if given["now"] or given["standby"] else min_interval,
+        min_interval=ZERO if _is_by_hand(given) or given["standby"] else min_interval,
     )

@@ -1,29 +1,15 @@
 """``manage.py singleton_why``: why a job runs or does not, now or at a slot."""
 
-import argparse
-from datetime import UTC, datetime
 from typing import Any
 
 from django.core.management.base import CommandParser, no_translations
 
-from django_singlejob.conf import quoted
 from django_singlejob.management.arguments import CallableCommand, text
 from django_singlejob.management.exit_status import discover_jobs, explained, refuse_settings
 from django_singlejob.management.output import Output, add_format
+from django_singlejob.management.past_slot import moment
 from django_singlejob.monitoring.causes import Answer
 from django_singlejob.monitoring.why import why
-from django_singlejob.process.clock import storable
-
-
-def moment(value: object) -> datetime:
-    """An instant, as ISO 8601; without an offset, on the wall clock of the job's zone."""
-    try:
-        found = value if isinstance(value, datetime) else datetime.fromisoformat(text(value))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{quoted(value)} is not an instant, such as 2026-11-22T03:00.") from None
-    if storable(found if found.tzinfo else found.replace(tzinfo=UTC)) is None:
-        raise argparse.ArgumentTypeError(f"{quoted(value)} is too far away.")
-    return found
 
 
 class Command(CallableCommand):
