@@ -42,7 +42,7 @@ EVERYWHERE = {
     "processes/test_pgbouncer.py",
     "processes/test_schedules.py",
     "processes/test_sick_servers.py",
-    "processes/test_slots_by_hand.py",
+    "processes/test_same_slot_by_hand.py",
     "processes/test_standby.py",
     "processes/test_two_faults.py",
     "processes/test_vanished.py",

@@ -143,7 +143,7 @@ def test_a_paused_job_and_a_held_lock_are_told_as_with_now() -> None:
     assert told("nightly", "--slot=2026-11-22T03:00") == "nightly: skipped, paused.\n" == told("nightly", "--now")
 
 
-# --- what is no past slot
+# --- what is not a past slot
 
 AROUND = "The slots around it are 2026-11-22T03:00:00+01:00 and 2026-11-23T03:00:00+01:00."
 
@@ -160,7 +160,7 @@ AROUND = "The slots around it are 2026-11-22T03:00:00+01:00 and 2026-11-23T03:00
         ("03:00", "argument --slot: '03:00' is not an instant, such as 2026-11-22T03:00."),
     ],
 )
-def test_what_is_no_past_slot_is_a_usage_error(when: str, message: str) -> None:
+def test_what_is_not_a_past_slot_is_a_usage_error(when: str, message: str) -> None:
     seen = have_job()
     assert complaint("nightly", "--slot", when).removeprefix("Error: ") == message
     assert not seen
