@@ -247,11 +247,15 @@ class Facts:
         if not _is_real(at):
             return self._not_due(at, Cause.SKIPPED_HOUR)
         at = at.astimezone(UTC)  # of a wall clock, a sum is wrong where clocks change
-        if attempts := self._runs_of(at):
-            return self._ran(attempts)
-        slot = self._slot_at(at)
-        if slot is None:
+        attempts, slot = self._runs_of(at), self._slot_at(at)
+        if slot is None and not attempts:
             return self._not_due(at)
+        return self.answer_of(slot or at, attempts)
+
+    def answer_of(self, slot: datetime, attempts: "Sequence[JobRun]" = ()) -> Answer:
+        """Why this slot of its schedule ran or did not. ``attempts``: its runs, the oldest first."""
+        if attempts:
+            return self._ran(attempts)
         if slot > self.now:
             return self.say(Cause.TO_COME, slot=slot, time=slot - self.now)
         steps: tuple[Step, ...] = (
@@ -332,8 +336,10 @@ class Facts:
         return None
 
     def _held(self, slot: datetime, moved_at: datetime) -> Answer | None:
-        # If the lock had been free a minute later, the slot would have been run then.
-        before = runs().filter(lock__in=self.lock_names, started_at__lte=slot + MINUTE / 2).exclude(slot__gt=slot)
+        # What began after the schedule had moved on has prevented nothing. And if the lock had been free a minute later,
+        # the slot would have been run then.
+        latest = min(slot + MINUTE / 2, moved_at)
+        before = runs().filter(lock__in=self.lock_names, started_at__lte=latest).exclude(slot__gt=slot)
         for run in before.order_by("-started_at")[:10]:
             if (run.finished_at or self.now) > slot + MINUTE:
                 cause = Cause.HELD_BY_ITSELF if run.job_name == self.name else Cause.HELD_BY_OTHER
