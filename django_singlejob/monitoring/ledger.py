@@ -1,0 +1,385 @@
+"""What became of each slot that a job should have had: the slots of its schedules, joined with its runs. It only reads.
+
+It is a cross-check: the same schedule functions decide when the job is due. What became of a slot is found in a fixed
+number of queries. Only why it was missed, or who paused it, is asked of ``monitoring.why``, for some of the slots.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from functools import cached_property
+from heapq import nsmallest
+from itertools import chain, groupby, islice
+from operator import attrgetter
+from typing import TYPE_CHECKING, NamedTuple
+
+from django_singlejob.jobs import registry
+from django_singlejob.jobs.schedule import EPOCH, MINUTE, Every, Schedule, slots_between
+from django_singlejob.jobs.slots import MISFIRE_GRACE
+from django_singlejob.models.jobs import MILLISECOND, gates
+from django_singlejob.models.notes import NoteKind
+from django_singlejob.models.runs import runs
+from django_singlejob.monitoring.causes import Answer, Cause
+from django_singlejob.monitoring.evidence import Change, changes, pauses
+from django_singlejob.monitoring.health import OVERDUE
+from django_singlejob.monitoring.why import Facts
+
+if TYPE_CHECKING:
+    from django_singlejob.models import JobRun
+
+# Of each job: how many slots and runs are looked at, the newest; how many answers are asked for; how many stretches of
+# slots are told.
+MOST_SLOTS, MOST_ANSWERS, MOST_STRETCHES = 50_000, 40, 50
+# A cron daemon may fire early.
+EARLY = timedelta(minutes=5)
+JUST = timedelta.resolution
+
+
+class SlotOutcome(StrEnum):
+    """What became of a slot; the worst first."""
+
+    TWICE = "twice"
+    MISSED = "missed"
+    CUT_OFF = "cut_off"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    SCHEDULE_NOT_KNOWN = "schedule_not_known"
+    NO_RECORD = "no_record"
+    PAUSED = "paused"
+    TOGETHER = "taken_together"
+    DUE = "due"
+    RUNNING = "running"
+    SKIPPED = "skipped"
+    RAN = "ran"
+
+
+RANK = {outcome: number for number, outcome in enumerate(SlotOutcome)}
+NOT_RUN = {SlotOutcome.MISSED, SlotOutcome.NO_RECORD, SlotOutcome.PAUSED, SlotOutcome.TOGETHER}
+# Its work was due, is not done, and nobody has decided that.
+MISSED = {SlotOutcome.MISSED, SlotOutcome.CUT_OFF}
+# Nothing is told of these but their number.
+COUNTED = {SlotOutcome.DUE, SlotOutcome.RUNNING, SlotOutcome.SKIPPED, SlotOutcome.RAN}
+ANSWERED = {*SlotOutcome} - COUNTED - {SlotOutcome.NO_RECORD, SlotOutcome.TOGETHER, SlotOutcome.SCHEDULE_NOT_KNOWN}
+
+
+class Stretch(NamedTuple):
+    """One slot, or consecutive slots of which the same is to be told.
+
+    Attributes:
+        slots: these, the oldest first.
+        outcome: what became of each.
+        answer: why, in words that name the first. ``None``: nobody has asked.
+    """
+
+    slots: Sequence[datetime]
+    outcome: SlotOutcome
+    answer: Answer | None = None
+
+
+class Ledger(NamedTuple):
+    """The slots of a job.
+
+    Attributes:
+        name: the job's name.
+        since: from when on its slots are here; ``None``: neither a run nor a note tells that it had any.
+        is_cut: whether there are earlier ones, which are too many.
+        counts: how many slots there are of each outcome.
+        stretches: those of which there is more to tell, the oldest first.
+        left_out: how many there are of which there is more to tell that are not among ``stretches``.
+    """
+
+    name: str
+    since: datetime | None
+    is_cut: bool
+    counts: Counter[SlotOutcome]
+    stretches: Sequence[Stretch]
+    left_out: int
+
+
+def scheduled_jobs() -> list[str]:
+    """The names of all jobs that have a schedule, in the code or in the database."""
+    in_code = {job.name for job in registry.all_jobs() if job.schedule is not None}
+    in_database = gates().exclude(schedule="").filter(hidden=False).values_list("name", flat=True)
+    return sorted(in_code.union(in_database))
+
+
+def ledger_of(name: str, since: datetime, until: datetime) -> Ledger:
+    """The job's slots from ``since`` on, and before ``until``, as far as they are past. Raises ``UnknownName``."""
+    facts = Facts(name)
+    known, until = _known(facts), min(until.astimezone(UTC), facts.now)
+    if known is None or known.since >= until:
+        return Ledger(name, None, is_cut=False, counts=Counter(), stretches=[], left_out=0)
+    begin = max(since.astimezone(UTC), known.since)
+    ran, read_since = _ran(facts, begin, until)
+    slots, slots_since = _slots(facts, read_since, until)
+    ran = {key: found for key, found in ran.items() if key >= _key(slots_since)}
+    entries = Entries(facts, known.complete_since, ran, {_key(slot): slot for slot in slots})
+    outcomes = entries.outcomes(until)
+    told = [*_stretches(entries, outcomes)]
+    chosen = sorted(nsmallest(MOST_STRETCHES, told, key=lambda each: RANK[each.outcome]), key=attrgetter("slots"))
+    return Ledger(
+        name=name,
+        since=slots_since,
+        is_cut=slots_since > begin,
+        counts=Counter(outcomes.values()),
+        stretches=[*Explanations(entries).of(chosen)],
+        left_out=sum(len(each.slots) for each in told) - sum(len(each.slots) for each in chosen),
+    )
+
+
+class Known(NamedTuple):
+    """When the first schedule began that is known, and from when on each run has a row: a slot without one was not run
+    or, if it is earlier, has no record."""
+
+    since: datetime
+    complete_since: datetime
+
+
+def _known(facts: Facts) -> Known | None:
+    """``None``: neither a run nor a note tells that it had a schedule."""
+    with_slot = runs().filter(job_name=facts.name, slot__isnull=False).order_by("started_at")
+    recorded = [*with_slot.values_list("slot", flat=True)[:1], facts.status.next_slot if facts.status else None]
+    noted = [change.at if change.before else _begin_after(change) for change in islice(changes(facts.notes), 1)]
+    known = sorted(filter(None, (*recorded, *noted)))
+    complete = known if _has_all_runs(facts) else sorted(filter(None, recorded))
+    return Known(known[0], complete[0] if complete else facts.now) if known else None
+
+
+def _has_all_runs(facts: Facts) -> bool:
+    """Whether none was pruned."""
+    count = facts.status.run_count if facts.status else 0
+    ended = runs().filter(job_name=facts.name).exclude(status="running")
+    return count <= MOST_SLOTS and ended[: count + 1].count() >= count
+
+
+# --- the slots
+
+
+def _ran(facts: Facts, begin: datetime, until: datetime) -> "tuple[dict[int, list[JobRun]], datetime]":
+    """The runs of each slot, by its key, the oldest first, and from which slot on they were read: there may be too
+    many. Later slots than ``until`` are among them, because one of these may have run in place of an earlier one."""
+    rows = runs().filter(job_name=facts.name, started_at__gte=begin - EARLY)
+    rows = rows.filter(slot__gte=begin - MILLISECOND, slot__lt=until + _grace(facts) + EARLY)
+    newest = [*rows.defer("traceback", "output", "origin").order_by("-started_at", "-pk")[: MOST_SLOTS + 1]]
+    if len(newest) > MOST_SLOTS:
+        begin = newest[-1].started_at + EARLY
+    found: dict[int, list[JobRun]] = {}
+    for run in reversed(newest):
+        if run.slot:
+            found.setdefault(_key(run.slot), []).append(run)
+    return found, begin
+
+
+def _grace(facts: Facts) -> timedelta:
+    return facts.job.policy.misfire_grace if facts.job and facts.job.policy else MISFIRE_GRACE
+
+
+def _key(slot: datetime) -> int:
+    """The same for a slot that is computed and for one that is read: no instant is matched by ``=``."""
+    return (slot - EPOCH + MILLISECOND / 2) // MILLISECOND
+
+
+def _slots(facts: Facts, since: datetime, until: datetime) -> tuple[list[datetime], datetime]:
+    """The slots, and from when on these are all: there may be too many."""
+    found = [*islice(_slots_of_all(facts, since, until), MOST_SLOTS + 1)]
+    if len(found) > MOST_SLOTS:
+        known = [era.schedule for era in _eras(facts, since, until) if era.schedule]
+        shortest = min(each.interval if isinstance(each, Every) else MINUTE for each in known)
+        since = max(since, until - MOST_SLOTS * shortest)
+        found = [*_slots_of_all(facts, since, until)]
+    return found, since
+
+
+def _slots_of_all(facts: Facts, since: datetime, until: datetime) -> Iterator[datetime]:
+    for schedule, begin, end in _eras(facts, since, until):
+        if schedule:
+            yield from slots_between(schedule, max(begin, since) - JUST, min(end, until - JUST))
+
+
+class Era(NamedTuple):
+    """From ``begin`` to ``end``, both included, the job had this schedule; ``None``: none, or it is not known."""
+
+    schedule: Schedule | None
+    begin: datetime
+    end: datetime
+
+
+def _eras(facts: Facts, since: datetime, until: datetime) -> Iterator[Era]:
+    last: Change | None = None
+    for change in changes(facts.notes):
+        yield Era(_agreed(last, change.before), _begin_after(last) if last else since, change.at)
+        last = change
+    yield Era(_agreed(last, facts.schedule), _begin_after(last) if last else since, until)
+
+
+def _agreed(last: Change | None, schedule: Schedule | None) -> Schedule | None:
+    """The schedule, if the change before says the same: otherwise a note is missing."""
+    return schedule if last is None or last.after == schedule else None
+
+
+def _begin_after(change: Change) -> datetime:
+    return change.note.first_slot or change.at + JUST
+
+
+# --- what became of them
+
+
+@dataclass
+class Entries:
+    """The slots of a job and their runs, by their keys."""
+
+    facts: Facts
+    complete_since: datetime
+    ran: "Mapping[int, list[JobRun]]"
+    slots: Mapping[int, datetime]
+
+    def instant(self, key: int) -> datetime:
+        """The slot of this key."""
+        return self.slots.get(key) or self.ran[key][0].slot or EPOCH
+
+    def outcomes(self, until: datetime) -> dict[int, SlotOutcome]:
+        """What became of each, in their order, by their keys."""
+        keys = sorted({*self.slots} | {key for key in self.ran if key < _key(until)})
+        return {key: self._outcome(key) for key in keys}
+
+    def _outcome(self, key: int) -> SlotOutcome:
+        attempts = self.ran.get(key)
+        if attempts is None:
+            return self._of_not_run(key, self.slots[key])
+        found = self._of_runs(self.instant(key), attempts)
+        is_expected = key in self.slots or found == SlotOutcome.TWICE
+        return found if is_expected else SlotOutcome.SCHEDULE_NOT_KNOWN
+
+    def _of_runs(self, slot: datetime, attempts: "Sequence[JobRun]") -> SlotOutcome:
+        last = attempts[-1]
+        if _is_doubled(attempts):
+            return SlotOutcome.TWICE
+        if last.status in _OF_STATUS:
+            return _OF_STATUS[last.status]
+        if self.facts.answer_of(slot, attempts).cause == Cause.STOPPED:
+            return SlotOutcome.STOPPED
+        return SlotOutcome.DUE if self._is_run_again(last) else SlotOutcome.CUT_OFF
+
+    def _is_run_again(self, run: "JobRun") -> bool:
+        status, ended = self.facts.status, run.finished_at or run.started_at
+        is_last = status is not None and status.abandoned and status.last_slot == run.slot
+        return is_last and ended > self.facts.now - OVERDUE
+
+    def _of_not_run(self, key: int, slot: datetime) -> SlotOutcome:
+        next_run = self._next_run(key)
+        moved_at = next_run.started_at if next_run else self.facts.now
+        if any(begin <= slot < (end or moved_at) for begin, end, _ in self._pauses):
+            return SlotOutcome.PAUSED
+        if key in self._given_up:
+            return SlotOutcome.MISSED
+        if slot < self.complete_since - MILLISECOND:
+            return SlotOutcome.NO_RECORD
+        if self._is_due(slot):
+            return SlotOutcome.DUE
+        # It began a moment after it was decided. What was too late by then has a note.
+        is_in_time = next_run is not None and moved_at <= slot + _grace(self.facts) + MINUTE
+        is_each_run = self.facts.job is not None and self.facts.job.catch_up == "all"
+        return SlotOutcome.TOGETHER if is_in_time and not is_each_run else SlotOutcome.MISSED
+
+    def _next_run(self, key: int) -> "JobRun | None":
+        number = bisect_right(self._keys_of_runs, key)
+        return self.ran[self._keys_of_runs[number]][0] if number < len(self._keys_of_runs) else None
+
+    @cached_property
+    def _keys_of_runs(self) -> list[int]:
+        return sorted(self.ran)
+
+    @cached_property
+    def _pauses(self) -> list[tuple[datetime, datetime | None, object]]:
+        return [*pauses(self.facts.notes)]
+
+    @cached_property
+    def _given_up(self) -> set[int]:
+        """The keys of slots that a note says were missed."""
+        found, keys = set[int](), sorted(self.slots)
+        for note in self.facts.notes:
+            if note.kind == NoteKind.MISSED and note.first_slot and note.last_slot:
+                first, last = bisect_left(keys, _key(note.first_slot)), bisect_right(keys, _key(note.last_slot))
+                found.update(keys[first:last])
+        return found
+
+    def _is_due(self, slot: datetime) -> bool:
+        """Whether it may still be run in time."""
+        status = self.facts.status
+        is_next = status is not None and status.next_slot is not None and status.next_slot <= slot
+        return is_next and slot > self.facts.now - OVERDUE
+
+
+_OF_STATUS = {
+    "successful": SlotOutcome.RAN,
+    "failed": SlotOutcome.FAILED,
+    "running": SlotOutcome.RUNNING,
+    "skipped": SlotOutcome.SKIPPED,
+}
+
+
+def _is_doubled(attempts: "Sequence[JobRun]") -> bool:
+    """Whether it ran again after it was successful, or began the same attempt twice, but not by hand."""
+    numbers = [run.attempt for run in attempts if run.trigger != "manual"]
+    return len({*numbers}) < len(numbers) or any(run.status == "successful" for run in attempts[:-1])
+
+
+# --- what is told of them
+
+
+def _stretches(entries: Entries, outcomes: Mapping[int, SlotOutcome]) -> Iterator[Stretch]:
+    """The consecutive slots of the same outcome. If they failed, with the same error."""
+
+    def sort(key: int) -> tuple[SlotOutcome, str]:
+        outcome = outcomes[key]
+        return outcome, entries.ran[key][-1].error if outcome == SlotOutcome.FAILED else ""
+
+    for (outcome, _), keys in groupby(outcomes, key=sort):
+        if outcome not in COUNTED:
+            yield Stretch([*map(entries.instant, keys)], outcome)
+
+
+@dataclass
+class Explanations:
+    """Asks why, but not too often."""
+
+    entries: Entries
+    answers: dict[datetime, Answer] = field(default_factory=dict)
+
+    def of(self, stretches: Sequence[Stretch]) -> Iterator[Stretch]:
+        """The same stretches, with answers. One that has several reasons becomes several."""
+        return chain.from_iterable(map(self._of_one, stretches))
+
+    def _of_one(self, stretch: Stretch) -> Iterator[Stretch]:
+        slots = stretch.slots
+        if stretch.outcome not in ANSWERED:
+            yield stretch
+        elif stretch.outcome not in NOT_RUN:
+            yield stretch._replace(answer=self._answer(slots[0]))
+        else:
+            while slots and len(self.answers) < MOST_ANSWERS:
+                number = self._same(slots)
+                yield Stretch(slots[:number], stretch.outcome, self._answer(slots[0]))
+                slots = slots[number:]
+            if slots:
+                yield Stretch(slots, stretch.outcome)
+
+    def _same(self, slots: Sequence[datetime]) -> int:
+        """How many of these have the same reason as the first, by the same evidence. Evidence is of a span of time, so
+        what proves the first and the last proves all that are between them."""
+        first = self._reason(slots[0])
+        if self._reason(slots[-1]) == first:
+            return len(slots)
+        return bisect_left(slots, True, key=lambda slot: self._reason(slot) != first)
+
+    def _reason(self, slot: datetime) -> tuple[Cause, Sequence[str]]:
+        answer = self._answer(slot)
+        return answer.cause, answer.evidence
+
+    def _answer(self, slot: datetime) -> Answer:
+        if slot not in self.answers:
+            self.answers[slot] = self.entries.facts.answer_of(slot, self.entries.ran.get(_key(slot), ()))
+        return self.answers[slot]
