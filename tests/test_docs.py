@@ -26,7 +26,7 @@ from django_singlejob.jobs import schedule, slots
 from django_singlejob.jobs.names import NAME_LENGTH
 from django_singlejob.management import exit_status
 from django_singlejob.management.commands import singleton_status
-from django_singlejob.monitoring import checks, findings, health
+from django_singlejob.monitoring import checks, findings, health, ledger
 from django_singlejob.process.logs import about
 from django_singlejob.running import command, values
 from django_singlejob.running.enqueue import Order
@@ -55,6 +55,7 @@ COMMANDS = [
     "resume_singletons",
     "retry_one_offs",
     "run_singleton",
+    "singleton_ledger",
     "singleton_migrate",
     "singleton_status",
     "singleton_stop",
@@ -195,6 +196,12 @@ def test_every_exit_status_stands_there() -> None:
 def test_every_exit_status_of_a_check_stands_there() -> None:
     documented = [row[0] for row in table(section("commands.md", "singleton_status"), "Status")]
     assert documented == [*map(str, [*health.Level, singleton_status.EX_UNKNOWN])]
+
+
+def test_every_outcome_of_a_slot_stands_there_with_its_exit_status() -> None:
+    documented = {names(row[0])[0]: row[2] for row in table(section("commands.md", "singleton_ledger"), "Outcome")}
+    statuses = {"twice": "2"} | dict.fromkeys(ledger.MISSED, "1")
+    assert [*documented.items()] == [(each, statuses.get(each, "")) for each in ledger.SlotOutcome]
 
 
 def test_every_state_stands_there_with_its_level() -> None:

@@ -7,7 +7,6 @@ number of queries. Only why it was missed, or who paused it, is asked of ``monit
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import cached_property
@@ -30,8 +29,8 @@ from django_singlejob.monitoring.why import Facts
 if TYPE_CHECKING:
     from django_singlejob.models import JobRun
 
-# Of each job: how many slots and runs are looked at, the newest; how many answers are asked for; how many stretches of
-# slots are told.
+# Of each job: how many slots and runs are looked at, the newest; for how many reasons it asks; how many stretches of
+# slots it lists.
 MOST_SLOTS, MOST_ANSWERS, MOST_STRETCHES = 50_000, 40, 50
 # A cron daemon may fire early.
 EARLY = timedelta(minutes=5)
@@ -56,17 +55,16 @@ class SlotOutcome(StrEnum):
     RAN = "ran"
 
 
-RANK = {outcome: number for number, outcome in enumerate(SlotOutcome)}
 NOT_RUN = {SlotOutcome.MISSED, SlotOutcome.NO_RECORD, SlotOutcome.PAUSED, SlotOutcome.TOGETHER}
 # Its work was due, is not done, and nobody has decided that.
 MISSED = {SlotOutcome.MISSED, SlotOutcome.CUT_OFF}
-# Nothing is told of these but their number.
+# They are not listed.
 COUNTED = {SlotOutcome.DUE, SlotOutcome.RUNNING, SlotOutcome.SKIPPED, SlotOutcome.RAN}
 ANSWERED = {*SlotOutcome} - COUNTED - {SlotOutcome.NO_RECORD, SlotOutcome.TOGETHER, SlotOutcome.SCHEDULE_NOT_KNOWN}
 
 
 class Stretch(NamedTuple):
-    """One slot, or consecutive slots of which the same is to be told.
+    """One slot, or consecutive slots of which the same can be said.
 
     Attributes:
         slots: these, the oldest first.
@@ -87,8 +85,8 @@ class Ledger(NamedTuple):
         since: from when on its slots are here; ``None``: neither a run nor a note tells that it had any.
         is_cut: whether there are earlier ones, which are too many.
         counts: how many slots there are of each outcome.
-        stretches: those of which there is more to tell, the oldest first.
-        left_out: how many there are of which there is more to tell that are not among ``stretches``.
+        stretches: those that did not run, ran twice or failed, the oldest first.
+        left_out: how many of these slots are not among ``stretches``.
     """
 
     name: str
@@ -118,15 +116,15 @@ def ledger_of(name: str, since: datetime, until: datetime) -> Ledger:
     ran = {key: found for key, found in ran.items() if key >= _key(slots_since)}
     entries = Entries(facts, known.complete_since, ran, {_key(slot): slot for slot in slots})
     outcomes = entries.outcomes(until)
-    told = [*_stretches(entries, outcomes)]
-    chosen = sorted(nsmallest(MOST_STRETCHES, told, key=lambda each: RANK[each.outcome]), key=attrgetter("slots"))
+    found, worst_first = [*_stretches(entries, outcomes)], [*SlotOutcome]
+    worst = nsmallest(MOST_STRETCHES, found, key=lambda each: worst_first.index(each.outcome))
     return Ledger(
         name=name,
         since=slots_since,
         is_cut=slots_since > begin,
         counts=Counter(outcomes.values()),
-        stretches=[*Explanations(entries).of(chosen)],
-        left_out=sum(len(each.slots) for each in told) - sum(len(each.slots) for each in chosen),
+        stretches=[*Explanations(entries).of(sorted(worst, key=attrgetter("slots")))],
+        left_out=sum(len(each.slots) for each in found) - sum(len(each.slots) for each in worst),
     )
 
 
@@ -227,14 +225,14 @@ def _begin_after(change: Change) -> datetime:
 # --- what became of them
 
 
-@dataclass
 class Entries:
     """The slots of a job and their runs, by their keys."""
 
-    facts: Facts
-    complete_since: datetime
-    ran: "Mapping[int, list[JobRun]]"
-    slots: Mapping[int, datetime]
+    def __init__(
+        self, facts: Facts, complete_since: datetime, ran: "dict[int, list[JobRun]]", slots: dict[int, datetime]
+    ) -> None:
+        self.facts, self.ran, self.slots = facts, ran, slots
+        self._complete_since = complete_since
 
     def instant(self, key: int) -> datetime:
         """The slot of this key."""
@@ -275,7 +273,7 @@ class Entries:
             return SlotOutcome.PAUSED
         if key in self._given_up:
             return SlotOutcome.MISSED
-        if slot < self.complete_since - MILLISECOND:
+        if slot < self._complete_since - MILLISECOND:
             return SlotOutcome.NO_RECORD
         if self._is_due(slot):
             return SlotOutcome.DUE
@@ -327,7 +325,7 @@ def _is_doubled(attempts: "Sequence[JobRun]") -> bool:
     return len({*numbers}) < len(numbers) or any(run.status == "successful" for run in attempts[:-1])
 
 
-# --- what is told of them
+# --- why
 
 
 def _stretches(entries: Entries, outcomes: Mapping[int, SlotOutcome]) -> Iterator[Stretch]:
@@ -342,12 +340,11 @@ def _stretches(entries: Entries, outcomes: Mapping[int, SlotOutcome]) -> Iterato
             yield Stretch([*map(entries.instant, keys)], outcome)
 
 
-@dataclass
 class Explanations:
     """Asks why, but not too often."""
 
-    entries: Entries
-    answers: dict[datetime, Answer] = field(default_factory=dict)
+    def __init__(self, entries: Entries) -> None:
+        self._entries, self._answers = entries, dict[datetime, Answer]()
 
     def of(self, stretches: Sequence[Stretch]) -> Iterator[Stretch]:
         """The same stretches, with answers. One that has several reasons becomes several."""
@@ -360,7 +357,7 @@ class Explanations:
         elif stretch.outcome not in NOT_RUN:
             yield stretch._replace(answer=self._answer(slots[0]))
         else:
-            while slots and len(self.answers) < MOST_ANSWERS:
+            while slots and len(self._answers) < MOST_ANSWERS:
                 number = self._same(slots)
                 yield Stretch(slots[:number], stretch.outcome, self._answer(slots[0]))
                 slots = slots[number:]
@@ -380,6 +377,6 @@ class Explanations:
         return answer.cause, answer.evidence
 
     def _answer(self, slot: datetime) -> Answer:
-        if slot not in self.answers:
-            self.answers[slot] = self.entries.facts.answer_of(slot, self.entries.ran.get(_key(slot), ()))
-        return self.answers[slot]
+        if slot not in self._answers:
+            self._answers[slot] = self._entries.facts.answer_of(slot, self._entries.ran.get(_key(slot), ()))
+        return self._answers[slot]

@@ -67,6 +67,7 @@ SAMPLES: dict[str, list[tuple[Any, list[str]]]] = {
     "format": [("json", ["json"]), ("text", ["text"])],
     "database": [("default", ["default"])],
     "failed_since": INSTANTS,
+    "since": INSTANTS,
     "until": INSTANTS,
     "from": INSTANTS,
     "at": INSTANTS,
@@ -90,7 +91,10 @@ NONSENSE: dict[str, list[Any]] = {
     "failures": [0, -1, 1.5, "many", True, [1]],
     "format": ["xml", 5],
     "database": ["nowhere", 5, True, ["default"]],
-    **{name: ["yesterday", "", 5, True, timedelta(1)] for name in ("failed_since", "until", "from", "at", "slot")},
+    **{
+        name: ["yesterday", "", 5, True, timedelta(1)]
+        for name in ("failed_since", "since", "until", "from", "at", "slot")
+    },
     "because": [5, "", " ", "a\0", "x" * 201, ["upgrade"]],
     **{name: [True, 5, ["nightly"], "a\0", "", " "] for name in ("force", "alive")},
     "token": [True, 5, "nightly", "a\0", "", [UUID(int=4711)]],

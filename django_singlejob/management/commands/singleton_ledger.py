@@ -114,7 +114,7 @@ def _when(stretch: Stretch, zone: tzinfo) -> str:
 
 
 def _reason(stretch: Stretch, zone: tzinfo) -> str:
-    """Why, without the slot, of which the line has told."""
+    """Why, without the slot, with which the line begins."""
     if stretch.answer is None:
         return f"{_word(stretch.outcome)}."
     if stretch.outcome == SlotOutcome.TWICE:
