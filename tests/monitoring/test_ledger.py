@@ -193,6 +193,23 @@ def test_those_that_were_too_late_were_missed() -> None:
     assert causes(found) == [Cause.GIVEN_UP, None]
 
 
+def test_what_began_after_a_slot_was_passed_over_has_not_held_it() -> None:
+    scheduled(schedule=SECOND, catch_up="all")
+    for number in (0, 1, 2, 3, 5, 6, 7):
+        slot = NIGHT + number * SECOND
+        ran(slot, started_at=slot + SECOND / 5, finished_at=slot + SECOND / 2)
+    found = of(length=8 * SECOND)
+    assert (told(found), causes(found)) == ([("missed", 1)], [Cause.TAKEN_TOGETHER])
+
+
+def test_what_was_still_running_has() -> None:
+    scheduled(schedule=SECOND, catch_up="all")
+    ran(NIGHT, finished_at=NIGHT + 5 * SECOND)
+    ran(NIGHT + 5 * SECOND)
+    found = of(length=6 * SECOND)
+    assert (told(found), causes(found)) == ([("missed", 4)], [Cause.HELD_BY_ITSELF])
+
+
 def test_a_pause_is_one_line_and_so_is_the_next() -> None:
     scheduled(schedule="* * * * *")
     gone = [NIGHT + number * MINUTE for number in range(10, 50)]

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
 
+JUST = timedelta.resolution
 INTERVALS = {
     name: timedelta(seconds=2 if name.startswith("logs_and") else 1)
     for name in ("logs", "logs_each", "logs_slowly", "logs_and_fails", "logs_and_skips")
@@ -41,15 +42,20 @@ def test_slot_by_slot_the_ledger_is_what_the_bodies_say(spawn: Spawn, tmp_path: 
     resume("logs")
     passes(spawn, log)
 
-    said = [line.split() for line in log.read_text().splitlines()]
-    assert {*Counter(map(tuple, said)).values()} == {1}
-    for name in INTERVALS:
-        found = ledger(spawn, log, name)
-        assert found.pop("twice", None) is None
-        ran = sorted(slot for outcome in ("ran", "failed", "skipped") for slot in found.pop(outcome, []))
-        assert ran == sorted(datetime.fromisoformat(slot) for job, slot in said if job == name), name
-        assert found.keys() <= ({"taken_together", "paused"} if name == "logs" else {"taken_together"}), found
-    assert ledger(spawn, log, "logs")["paused"]
+    until = min(filter(None, gates().filter(name__in=INTERVALS).values_list("next_slot", flat=True)))
+    said = Counter(slot_of(line) for line in log.read_text().splitlines())
+    assert {*said.values()} == {1}
+    found = ledger(spawn, log, until)
+    for name, slots in found.items():
+        ran = [slot for outcome in ("ran", "failed", "skipped") for slot in slots.pop(outcome, [])]
+        assert sorted(ran) == sorted(slot for job, slot in said if job == name and slot < until), name
+        assert slots.keys() <= {"taken_together", "paused"}, name
+    assert found["logs"]["paused"]
+
+
+def slot_of(line: str) -> tuple[str, datetime]:
+    name, slot = line.split()
+    return name, datetime.fromisoformat(slot)
 
 
 def on(server: str, log: Path) -> dict[str, str]:
@@ -64,26 +70,27 @@ def passes(spawn: Spawn, log: Path) -> None:
     assert {child.finish() for child in children} <= {0, 1}
 
 
-def ledger(spawn: Spawn, log: Path, name: str) -> dict[str, list[datetime]]:
-    """The slots of each outcome, up to the last that is settled."""
-    until = gates().get(name=name).next_slot
-    assert until
+def ledger(spawn: Spawn, log: Path, until: datetime) -> dict[str, dict[str, list[datetime]]]:
+    """The slots of each job, by their outcomes."""
     words = ("--format", "json", "--until", until.isoformat())
-    child = spawn.command("singleton_ledger", name, *words, **on("web-1", log))
-    child.finish()
-    (job,) = json.loads(child.output)["jobs"]
-    assert (job["is_cut"], job["left_out"]) == (False, 0)
-    schedule, since = Every(INTERVALS[name]), datetime.fromisoformat(job["since"])
-    just = timedelta.resolution
-    rest = {*slots_between(schedule, since - just, until - just)}
+    child = spawn.command("singleton_ledger", *INTERVALS, *words, **on("web-1", log))
+    assert child.finish() == 0
+    return {job["name"]: slots_of(job, until) for job in json.loads(child.output)["jobs"]}
+
+
+def slots_of(job: dict[str, Any], until: datetime) -> dict[str, list[datetime]]:
+    """The slots that the ledger lists, and the others, of whose outcome only the number stands there."""
     found: dict[str, list[datetime]] = {}
     for stretch in job["stretches"]:
-        first, last = (datetime.fromisoformat(stretch[end]) for end in ("first", "last"))
-        slots = [*slots_between(schedule, first - just, last)]
+        slots = between(job["name"], stretch["first"], datetime.fromisoformat(stretch["last"]) + JUST)
         assert len(slots) == stretch["number"]
         found.setdefault(stretch["outcome"], []).extend(slots)
-        rest -= {*slots}
-    numbers: dict[str, Any] = {outcome: count for outcome, count in job["counts"].items() if count}
-    counted = {*numbers} - {*found}
-    assert len(counted) <= 1  # these slots are not listed
-    return found | {outcome: sorted(rest) for outcome in counted if len(rest) == numbers[outcome]}
+    listed = {slot for slots in found.values() for slot in slots}
+    others = [slot for slot in between(job["name"], job["since"], until) if slot not in listed]
+    counts = {outcome: count for outcome, count in job["counts"].items() if count and outcome not in found}
+    assert [*counts.values()] == ([len(others)] if others else [])
+    return found | dict.fromkeys(counts, others)
+
+
+def between(name: str, begin: str, end: datetime) -> list[datetime]:
+    return [*slots_between(Every(INTERVALS[name]), datetime.fromisoformat(begin) - JUST, end - JUST)]
