@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 MOST = 1_000
 # A server is marked every five minutes: it may have asked that long after its last mark.
 MARKED_EVERY = timedelta(minutes=5)
+# A worker runs what may run again about this soon.
+SOON = timedelta(seconds=2)
 # A clock that is wrong by less delays nothing.
 WRONG = timedelta(seconds=5)
 ERROR_LENGTH = 200
@@ -336,12 +338,12 @@ class Facts:
         return None
 
     def _held(self, slot: datetime, moved_at: datetime) -> Answer | None:
-        # What began after the schedule had moved on has prevented nothing. And if the lock had been free a minute later,
-        # the slot would have been run then.
-        latest = min(slot + MINUTE / 2, moved_at)
+        # What began after the schedule had moved on has prevented nothing. And if the lock was free before that, or a
+        # minute after the slot, the slot would have been run.
+        latest, held_until = min(slot + MINUTE / 2, moved_at), max(slot, min(slot + MINUTE, moved_at - SOON))
         before = runs().filter(lock__in=self.lock_names, started_at__lte=latest).exclude(slot__gt=slot)
         for run in before.order_by("-started_at")[:10]:
-            if (run.finished_at or self.now) > slot + MINUTE:
+            if (run.finished_at or self.now) > held_until:
                 cause = Cause.HELD_BY_ITSELF if run.job_name == self.name else Cause.HELD_BY_OTHER
                 facts: dict[str, Any] = {"started": run.started_at, "finished": run.finished_at, "lock": run.lock}
                 facts |= {"other": run.job_name, "server": run.hostname}
