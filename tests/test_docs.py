@@ -27,6 +27,7 @@ from django_singlejob.jobs.names import NAME_LENGTH
 from django_singlejob.management import exit_status
 from django_singlejob.management.commands import singleton_status
 from django_singlejob.monitoring import checks, findings, health, ledger
+from django_singlejob.monitoring.causes import Cause
 from django_singlejob.process.logs import about
 from django_singlejob.running import command, values
 from django_singlejob.running.enqueue import Order
@@ -214,6 +215,13 @@ def test_every_state_stands_there_with_its_level() -> None:
 def test_every_kind_of_finding_stands_there() -> None:
     told = first_names(section("commands.md", "singleton_status"), "Kind")
     assert sorted(told) == sorted(findings.Trouble.values)
+
+
+def test_every_cause_stands_there() -> None:
+    text = (
+        (DOCS / "contributors" / "commands.md").read_text().partition("The causes are ")[2].partition(". The first")[0]
+    )
+    assert re.findall(r"`(\w+)`", text) == Cause.values
 
 
 def test_every_key_of_the_status_as_json_stands_there() -> None:
