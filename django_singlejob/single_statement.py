@@ -266,6 +266,7 @@ _RUN = {
     "trigger": "%(trigger)s",
     "requested_by": "%(requested_by)s",
     "slot": "NULL",
+    "retried_slot": "NULL",
     "attempt": "1",
     "hostname": "%(hostname)s",
     "pid": "%(pid)s",

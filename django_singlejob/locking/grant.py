@@ -223,6 +223,7 @@ class Grant(NamedTuple):
         # A run by hand does not put its slot into the lock's row: after a death, the schedule would run that again.
         slot = planned.slot or request.slot
         asked = {"trigger": request.trigger, "requested_by": request.requested_by, "slot": slot}
+        asked["retried_slot"] = request.one_off.retried_slot if request.one_off else None
         fence = snapshot.gate.next_fence if snapshot else UNKNOWN_FENCE
         names = {"job_name": request.own_name, "lock": request.name}
         entry = Entry(request.lease, {**names, **facts, "fence": fence, **asked})

@@ -189,6 +189,15 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("slot", models.DateTimeField(blank=True, null=True, verbose_name="slot")),
+                (
+                    "retried_slot",
+                    models.DateTimeField(
+                        blank=True,
+                        help_text="The slot whose failed run this one retries.",
+                        null=True,
+                        verbose_name="retried slot",
+                    ),
+                ),
                 ("attempt", models.PositiveIntegerField(default=1, verbose_name="attempt")),
                 ("hostname", models.CharField(max_length=255, verbose_name="host name")),
                 ("pid", models.PositiveBigIntegerField(verbose_name="process ID")),
@@ -262,6 +271,7 @@ class Migration(migrations.Migration):
                                 "trigger",
                                 "requested_by",
                                 "slot",
+                                "retried_slot",
                                 "attempt",
                                 "hostname",
                                 "pid",
@@ -280,6 +290,7 @@ class Migration(migrations.Migration):
                             ("fence__range", LARGE_NUMBERS),
                             ("finished_at__range", INSTANTS),
                             ("pid__range", LARGE_NUMBERS),
+                            ("retried_slot__range", INSTANTS),
                             ("slot__range", INSTANTS),
                             ("started_at__range", INSTANTS),
                         ),
@@ -851,6 +862,15 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
+                    "retried_slot",
+                    models.DateTimeField(
+                        blank=True,
+                        help_text="The slot whose failed run it retries.",
+                        null=True,
+                        verbose_name="retried slot",
+                    ),
+                ),
+                (
                     "suspect",
                     models.BooleanField(
                         db_default=False,
@@ -912,6 +932,7 @@ class Migration(migrations.Migration):
                                 "created_at",
                                 "requested_by",
                                 "stopped_by",
+                                "retried_slot",
                                 "suspect",
                             ),
                             ("attempt__range", NUMBERS),
@@ -919,6 +940,7 @@ class Migration(migrations.Migration):
                             ("finished_at__range", INSTANTS),
                             ("max_attempts__range", NUMBERS),
                             ("pid__range", LARGE_NUMBERS),
+                            ("retried_slot__range", INSTANTS),
                             ("run_after__range", INSTANTS),
                             ("started_at__range", INSTANTS),
                             ("suspect__range", SWITCH),

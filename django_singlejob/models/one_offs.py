@@ -332,6 +332,9 @@ class OneOffJob(Row):
         default="",
         help_text=_("The user who has asked to stop the task in this attempt; blank if nobody has."),
     )
+    retried_slot = models.DateTimeField(
+        _("retried slot"), null=True, blank=True, help_text=_("The slot whose failed run it retries.")
+    )
     suspect = models.BooleanField(
         _("suspect"),
         default=False,

@@ -73,9 +73,10 @@ class JobRunQuerySet(AttemptQuerySet["JobRun"]):
         return self.filter(token=token).values_list("status", flat=True).first()
 
     def has_succeeded(self, job_name: str, slot: datetime) -> bool:
-        """Whether a run of this slot was successful."""
+        """Whether a run of this slot, or a retry, was successful."""
         # Only this package writes slots, so they can be compared with "=".
-        return self.filter(job_name=job_name, slot=slot, status="successful").exists()
+        mine = self.filter(job_name=job_name, status="successful")
+        return mine.filter(Q(slot=slot) | Q(retried_slot=slot)).exists()
 
     def finish(self, token: UUID | str, result: Mapping[str, Any]) -> bool:
         """Record how an attempt ended: now, unless ``result`` has another ``finished_at``. Returns ``False`` if it has
@@ -159,6 +160,9 @@ class JobRun(Row):
         help_text=_("The user who requested it in the admin; blank if nobody did."),
     )
     slot = models.DateTimeField(_("slot"), null=True, blank=True)
+    retried_slot = models.DateTimeField(
+        _("retried slot"), null=True, blank=True, help_text=_("The slot whose failed run this one retries.")
+    )
     attempt = models.PositiveIntegerField(_("attempt"), default=1)
     hostname = models.CharField(_("host name"), max_length=HOSTNAME_LENGTH)
     pid = models.PositiveBigIntegerField(_("process ID"))

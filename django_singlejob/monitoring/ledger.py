@@ -15,6 +15,8 @@ from itertools import chain, groupby, islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
+from django.db.models import Q
+
 from django_singlejob.jobs import registry
 from django_singlejob.jobs.schedule import EPOCH, MINUTE, Every, Schedule, slots_between
 from django_singlejob.jobs.slots import MISFIRE_GRACE
@@ -160,14 +162,15 @@ def _ran(facts: Facts, begin: datetime, until: datetime) -> "tuple[dict[int, lis
     """The runs of each slot, by its key, the oldest first, and from which slot on they were read: there may be too
     many. Later slots than ``until`` are among them, because one of these may have run in place of an earlier one."""
     rows = runs().filter(job_name=facts.name, started_at__gte=begin - EARLY)
-    rows = rows.filter(slot__gte=begin - MILLISECOND, slot__lt=until + _grace(facts) + EARLY)
+    span = (begin - MILLISECOND, until + _grace(facts) + EARLY)
+    rows = rows.filter(Q(slot__range=span) | Q(retried_slot__range=span))
     newest = [*rows.defer("traceback", "output", "origin").order_by("-started_at", "-pk")[: MOST_SLOTS + 1]]
     if len(newest) > MOST_SLOTS:
         begin = newest[-1].started_at + EARLY
     found: dict[int, list[JobRun]] = {}
     for run in reversed(newest):
-        if run.slot:
-            found.setdefault(_key(run.slot), []).append(run)
+        if slot := run.slot or run.retried_slot:
+            found.setdefault(_key(slot), []).append(run)
     return found, begin
 
 
@@ -236,7 +239,8 @@ class Entries:
 
     def instant(self, key: int) -> datetime:
         """The slot of this key."""
-        return self.slots.get(key) or self.ran[key][0].slot or EPOCH
+        first = self.ran.get(key, [])[:1]
+        return self.slots.get(key) or next((run.slot or run.retried_slot or EPOCH for run in first), EPOCH)
 
     def outcomes(self, until: datetime) -> dict[int, SlotOutcome]:
         """What became of each, in their order, by their keys."""
@@ -320,8 +324,9 @@ _OF_STATUS = {
 
 
 def _is_doubled(attempts: "Sequence[JobRun]") -> bool:
-    """Whether it ran again after it was successful, or began the same attempt twice, but not by hand."""
-    numbers = [run.attempt for run in attempts if run.trigger != "manual"]
+    """Whether it ran again after it was successful, or began the same attempt twice, but neither by hand nor as a
+    retry."""
+    numbers = [run.attempt for run in attempts if run.slot and run.trigger != "manual"]
     return len({*numbers}) < len(numbers) or any(run.status == "successful" for run in attempts[:-1])
 
 

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from django.db.models import Q
 from django.utils.text import format_lazy
 from django.utils.translation import gettext
 
@@ -275,12 +276,14 @@ class Facts:
         return found or self.say(Cause.NOT_KNOWN, None if self.servers and not self.has_lines else NO_MARKS, slot=slot)
 
     def _runs_of(self, at: datetime) -> "list[JobRun]":
-        rows = runs().filter(job_name=self.name, slot__gte=at - MILLISECOND, slot__lt=at + MINUTE - MILLISECOND)
+        span = (at - MILLISECOND, at + MINUTE - 2 * MILLISECOND)
+        rows = runs().filter(Q(slot__range=span) | Q(retried_slot__range=span), job_name=self.name)
         return [*rows.order_by("pk")[:MOST]]
 
     def _ran(self, attempts: "Sequence[JobRun]") -> Answer:
         last = attempts[-1]
-        facts: dict[str, Any] = {"slot": last.slot, "started": last.started_at, "server": last.hostname}
+        slot = last.slot or last.retried_slot
+        facts: dict[str, Any] = {"slot": slot, "started": last.started_at, "server": last.hostname}
         if last.status == "successful":
             return self.say(Cause.RAN, evidence=attempts, **facts)
         if last.status == "running" and self.lock and self.lock.token == last.token:

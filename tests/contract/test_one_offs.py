@@ -36,6 +36,7 @@ from tests.contract.acts import (
     all_at_once,
     check_for_ever,
     expire,
+    fall_behind,
     is_free,
     last_run,
     lock,
@@ -349,6 +350,30 @@ def test_a_run_that_fails_is_tried_again_as_a_one_off_with_its_arguments(trigger
     ticked()
     assert ran == [((1,), {"a": 2})] * 2
     assert (statuses(), last_run("mail").attempt) == ([("done", 2)], 2)
+
+
+def test_a_retry_carries_its_slot_but_not_as_a_run_of_that_slot() -> None:
+    job = mailing(fail, retries=1, retry_delay=timedelta(0), schedule="@hourly", catch_up="latest")
+    fall_behind(job)
+    ticked()
+    slot = last_run("mail").slot
+    assert slot
+    one_offs().update(run_after=DBNow())
+    ticked()
+    first, retry = runs().filter(job_name="mail").order_by("pk")
+    assert (first.slot, first.retried_slot) == (slot, None)
+    assert (retry.slot, retry.retried_slot) == (None, slot)
+    assert one_offs().get().retried_slot == slot
+    assert not runs().has_succeeded("mail", slot)
+    runs().filter(pk=retry.pk).update(status="successful")
+    assert runs().has_succeeded("mail", slot)
+
+
+def test_the_retry_of_a_call_has_no_slot() -> None:
+    job = mailing(fail, retries=1)
+    with pytest.raises(ZeroDivisionError):
+        job()
+    assert one_offs().get().retried_slot is None
 
 
 @pytest.mark.parametrize("argument", [object, b"1", {1: 2}], ids=repr)

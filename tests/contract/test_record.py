@@ -88,7 +88,8 @@ def test_every_run_is_run_once_and_told_to_the_log(history: History, trouble: st
         )
         assert facts.keys() == {
             *("job_name", "fence", "token", "trigger", "slot", "attempt", "hostname", "pid", "started_at", "status"),
-            *("lock", "duration", "acquire_duration", "error", "traceback", "origin", "output", "requested_by"),
+            *("lock", "retried_slot"),
+            *("duration", "acquire_duration", "error", "traceback", "origin", "output", "requested_by"),
         }
 
 

@@ -25,12 +25,12 @@ FIELDS: dict[type[Model], str] = {
     JobStatus: """name fence token hold_count schedule time_zone next_slot last_slot last_attempt abandoned paused
         paused_until pause_reason paused_by paused_with_all hidden last_started_at last_finished_at last_status
         consecutive_failures run_count mean_duration misfire_count coalesced_count""",
-    JobRun: """id job_name lock fence token status trigger requested_by slot attempt hostname pid started_at finished_at
-        duration acquire_duration error traceback origin output""",
+    JobRun: """id job_name lock fence token status trigger requested_by slot retried_slot attempt hostname pid
+        started_at finished_at duration acquire_duration error traceback origin output""",
     OneOffJob: """id job_name task_path args kwargs queue_name priority status run_after started_at finished_at
         version token attempt max_attempts backend exclusive hostname pid worker_ids result error error_class errors
         traceback origin
-        created_at requested_by stopped_by suspect""",
+        created_at requested_by stopped_by retried_slot suspect""",
     JobNote: "id job_name kind at by reason until first_slot last_slot number details",
     WorkerPass: "key queues hostname pid is_once first_seen_at seen_at gap release clock_error trouble",
 }

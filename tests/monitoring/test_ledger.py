@@ -210,6 +210,23 @@ def test_what_was_still_running_has() -> None:
     assert (told(found), causes(found)) == ([("missed", 4)], [Cause.HELD_BY_ITSELF])
 
 
+def test_a_retry_that_was_successful_has_run_its_slot() -> None:
+    scheduled(schedule="@hourly")
+    all_ran(night(), NIGHT + HOUR)
+    ran(NIGHT + HOUR, status="failed", attempt=2)
+    ran(None, retried_slot=NIGHT + HOUR, attempt=2, trigger="one_off", started_at=NIGHT + HOUR + MINUTE)
+    found = of()
+    assert (told(found), found.counts[SlotOutcome.RAN]) == ([], 24)
+
+
+def test_one_that_failed_too_has_failed() -> None:
+    scheduled(schedule="@hourly")
+    all_ran(night(), NIGHT + HOUR)
+    ran(NIGHT + HOUR, status="failed")
+    ran(None, retried_slot=NIGHT + HOUR, status="failed", trigger="one_off", started_at=NIGHT + HOUR + MINUTE)
+    assert told(of()) == [("failed", 1)]
+
+
 def test_a_pause_is_one_line_and_so_is_the_next() -> None:
     scheduled(schedule="* * * * *")
     gone = [NIGHT + number * MINUTE for number in range(10, 50)]
