@@ -196,6 +196,8 @@ LINES: list[tuple[Callable[[], None], str]] = [
     (something_due, "singleton_worker --max-jobs 1 --interval 0.05"),
     (nothing, "singleton_status"),
     (nothing, "singleton_status --check"),
+    (nothing, "singleton_why quick"),
+    (nothing, "singleton_ledger"),
     (nothing, "pause_singletons quick"),
     (nothing, "resume_singletons quick"),
     (something_due, "cancel_one_offs --job quick"),
