@@ -14,12 +14,14 @@ from django.utils import timezone
 from django.utils.decorators import method_decorator
 from django.utils.formats import date_format
 from django.utils.html import format_html
+from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _, gettext_lazy, ngettext
 from django.views.decorators.http import require_safe
 
 from django_singlejob.admin import day, history, recent
+from django_singlejob.admin.addresses import address
 from django_singlejob.admin.cells import badge, breakable, clock_time, duration, first_line, grouped, link, list_of
 from django_singlejob.admin.forms import SlotForm
 from django_singlejob.admin.history import LastError, Period
@@ -232,11 +234,19 @@ def _table_of_troubles(verdict: Verdict) -> dict[str, Any]:
             badge(finding.level.name.lower(), finding.kind.label),
             shown(finding.what_happened),
             shown(finding.what_to_do),
-            _last_error(finding.subject, errors) if finding.kind == State.FAILING else "",
+            _last_error(finding.subject, errors) if finding.kind == State.FAILING else _why(finding),
         )
         for finding in found
     ]
     return {"troubles": rows, "more_troubles": _more(verdict.findings[MOST_ROWS:], is_cut=verdict.is_ill_cut)}
+
+
+def _why(finding: Finding) -> SafeString | str:
+    """A link to the page that says why a job does not run; empty if it is not about that."""
+    if finding.kind not in (State.OVERDUE, State.DELAYED, State.UNSEEN):
+        return ""
+    url = f"{address('overview_why')}?{urlencode({'job': finding.subject})}"
+    return format_html('<a href="{}">{}</a>', url, _("Why?"))
 
 
 def _last_error(name: str, errors: Mapping[str, LastError]) -> SafeString:

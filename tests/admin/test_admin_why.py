@@ -65,3 +65,9 @@ def test_bad_input_is_told(viewer: Client, query: dict[str, str], words: str) ->
 def test_the_page_of_a_job_leads_there(viewer: Client) -> None:
     fall_behind(scheduled())
     assert f'href="{URL}?job=nightly"' in shown(viewer, page_of("jobstatus", "nightly"))
+
+
+def test_the_overview_leads_there_from_a_job_that_is_overdue(viewer: Client) -> None:
+    job = scheduled()
+    fall_behind(job)
+    assert f'href="{URL}?job=nightly"' in shown(viewer, "/admin/django_singlejob/overview/")
