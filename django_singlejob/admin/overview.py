@@ -108,7 +108,8 @@ class OverviewAdmin(ReadOnlyAdmin):
         form, answers = SlotForm(request.GET or None), list[Answer]()
         if form.is_valid():
             try:
-                answers = why(form.cleaned_data["job"], form.cleaned_data["at"])
+                given, has_one_offs = form.cleaned_data, self.may(request, "view_oneoffjob")
+                answers = why(given["job"], given["at"], has_one_offs=has_one_offs)
             except UnknownName:
                 form.add_error("job", _("There is no job of this name."))
         links = [link("jobstatus", answer.name, breakable(answer.name)) for answer in answers[:1]]

@@ -51,7 +51,7 @@ def stop_run(lock: "JobLock", by: str) -> Obstacle | None:
     name = lock.job_name or lock.name
 
     def mark() -> bool:
-        return locks().stop(lock.name, lock.token, by) and noted(NoteKind.STOPPED, name, by=by)
+        return locks().stop(lock.name, lock.token, by) and noted(NoteKind.STOPPED, name, by=by, details=str(lock.token))
 
     obstacle = _mark(mark, lambda: locks().stopped_by(lock.name, lock.token))
     if obstacle is None:

@@ -102,7 +102,7 @@ WORDS: dict[Cause, Words] = {
         _("Check that cron or a worker runs on a server that its on= names."),
     ),
     Cause.DISABLED: Words(_("Nothing runs on this server: SINGLEJOB['ENABLED'] is False."), _("Set it to True.")),
-    Cause.BROKEN: Words(_("This release cannot register it. {problem}"), "{remedy}"),
+    Cause.BROKEN: Words(_("It is not registered here. {problem}"), "{remedy}"),
     Cause.UNKNOWN: Words(
         _("This release of the code has no job of this name. It last ran at {started}."),
         _("Deploy the release that has it, or hide it in the admin."),
@@ -111,7 +111,7 @@ WORDS: dict[Cause, Words] = {
         _("{slot} was not run: its schedule was changed at {since}, from {before} to {after}."),
     ),
     Cause.GIVEN_UP: Words(
-        _("{slot} was given up at {since}, because nobody had run it within {time}: {outcome}."),
+        _("{slot} was given up at {since}: {outcome}."),
         _("catch_up and misfire_grace decide what becomes of a slot that is late."),
     ),
     Cause.TAKEN_TOGETHER: Words(

@@ -24,11 +24,13 @@ class Gap(NamedTuple):
 
 
 class Pause(NamedTuple):
-    """A job was paused: from when, until when (``None``: until it is resumed), and the note of that."""
+    """A job was paused: from when, until when (``None``: until it is resumed), and the note of that. ``last``: until
+    when it was paused without a break, if it was paused anew."""
 
     begin: datetime
     end: datetime | None
     note: "JobNote"
+    last: datetime | None
 
 
 class Change(NamedTuple):
@@ -50,16 +52,24 @@ def gap_of(note: "JobNote") -> Gap:
     return Gap(str(told.get("hostname", "")), names, note.first_slot or note.at, note.last_slot or note.at)
 
 
-def pauses(notes: "Sequence[JobNote]") -> Iterator[Pause]:
+def pauses(notes: "Sequence[JobNote]") -> list[Pause]:
     """The pauses of a job, by its notes, the oldest first."""
+    found = list[Pause]()
+    for begin, end, note in reversed([*_pauses(notes)]):
+        is_continued = found and found[-1].begin == end
+        found.append(Pause(begin, end, note, found[-1].last if is_continued else end))
+    return found[::-1]
+
+
+def _pauses(notes: "Sequence[JobNote]") -> "Iterator[tuple[datetime, datetime | None, JobNote]]":
     begun: JobNote | None = None
     for note in notes:
         if note.kind in (NoteKind.PAUSED, NoteKind.RESUMED):
             if begun:
-                yield Pause(begun.at, min(note.at, begun.until or note.at), begun)
+                yield begun.at, min(note.at, begun.until or note.at), begun
             begun = note if note.kind == NoteKind.PAUSED else None
     if begun:
-        yield Pause(begun.at, begun.until, begun)
+        yield begun.at, begun.until, begun
 
 
 def changes(notes: "Sequence[JobNote]") -> Iterator[Change]:

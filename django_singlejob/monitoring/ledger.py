@@ -7,7 +7,7 @@ number of queries. Only why it was missed, or who paused it, is asked of ``monit
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from enum import StrEnum
 from functools import cached_property
 from heapq import nsmallest
@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from django.db.models import Q
 
+from django_singlejob.conf import options
 from django_singlejob.jobs import registry
 from django_singlejob.jobs.schedule import EPOCH, MINUTE, Every, Schedule, slots_between
-from django_singlejob.jobs.slots import MISFIRE_GRACE
 from django_singlejob.models.jobs import MILLISECOND, gates
 from django_singlejob.models.notes import NoteKind
 from django_singlejob.models.runs import runs
 from django_singlejob.monitoring.causes import Answer, Cause
-from django_singlejob.monitoring.evidence import Change, changes, pauses
+from django_singlejob.monitoring.evidence import Change, Pause, changes, pauses
 from django_singlejob.monitoring.health import OVERDUE
-from django_singlejob.monitoring.why import Facts
+from django_singlejob.monitoring.why import RUN_WITHIN, Facts
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobRun
@@ -84,6 +84,7 @@ class Ledger(NamedTuple):
 
     Attributes:
         name: the job's name.
+        zone: that of its schedule.
         since: from when on its slots are here; ``None``: neither a run nor a note tells that it had any.
         is_cut: whether there are earlier ones, which are too many.
         counts: how many slots there are of each outcome.
@@ -92,6 +93,7 @@ class Ledger(NamedTuple):
     """
 
     name: str
+    zone: tzinfo
     since: datetime | None
     is_cut: bool
     counts: Counter[SlotOutcome]
@@ -111,7 +113,7 @@ def ledger_of(name: str, since: datetime, until: datetime) -> Ledger:
     facts = Facts(name)
     known, until = _known(facts), min(until.astimezone(UTC), facts.now)
     if known is None or known.since >= until:
-        return Ledger(name, None, is_cut=False, counts=Counter(), stretches=[], left_out=0)
+        return Ledger(name, facts.zone, None, is_cut=False, counts=Counter(), stretches=[], left_out=0)
     begin = max(since.astimezone(UTC), known.since)
     ran, read_since = _ran(facts, begin, until)
     slots, slots_since = _slots(facts, read_since, until)
@@ -122,6 +124,7 @@ def ledger_of(name: str, since: datetime, until: datetime) -> Ledger:
     worst = nsmallest(MOST_STRETCHES, found, key=lambda each: worst_first.index(each.outcome))
     return Ledger(
         name=name,
+        zone=facts.zone,
         since=slots_since,
         is_cut=slots_since > begin,
         counts=Counter(outcomes.values()),
@@ -140,19 +143,12 @@ class Known(NamedTuple):
 
 def _known(facts: Facts) -> Known | None:
     """``None``: neither a run nor a note tells that it had a schedule."""
-    with_slot = runs().filter(job_name=facts.name, slot__isnull=False).order_by("started_at")
+    with_slot = runs().filter(job_name=facts.name, slot__isnull=False).exclude(trigger="manual").order_by("started_at")
     recorded = [*with_slot.values_list("slot", flat=True)[:1], facts.status.next_slot if facts.status else None]
     noted = [change.at if change.before else _begin_after(change) for change in islice(changes(facts.notes), 1)]
     known = sorted(filter(None, (*recorded, *noted)))
-    complete = known if _has_all_runs(facts) else sorted(filter(None, recorded))
+    complete = known if facts.has_all_runs else sorted(filter(None, recorded))
     return Known(known[0], complete[0] if complete else facts.now) if known else None
-
-
-def _has_all_runs(facts: Facts) -> bool:
-    """Whether none was pruned."""
-    count = facts.status.run_count if facts.status else 0
-    ended = runs().filter(job_name=facts.name).exclude(status="running")
-    return count <= MOST_SLOTS and ended[: count + 1].count() >= count
 
 
 # --- the slots
@@ -161,21 +157,18 @@ def _has_all_runs(facts: Facts) -> bool:
 def _ran(facts: Facts, begin: datetime, until: datetime) -> "tuple[dict[int, list[JobRun]], datetime]":
     """The runs of each slot, by its key, the oldest first, and from which slot on they were read: there may be too
     many. Later slots than ``until`` are among them, because one of these may have run in place of an earlier one."""
-    rows = runs().filter(job_name=facts.name, started_at__gte=begin - EARLY)
-    span = (begin - MILLISECOND, until + _grace(facts) + EARLY)
+    early = max(EARLY, options().slot_tolerance)
+    rows = runs().filter(job_name=facts.name, started_at__gte=begin - early)
+    span = (begin - MILLISECOND, until + facts.grace + early)
     rows = rows.filter(Q(slot__range=span) | Q(retried_slot__range=span))
     newest = [*rows.defer("traceback", "output", "origin").order_by("-started_at", "-pk")[: MOST_SLOTS + 1]]
     if len(newest) > MOST_SLOTS:
-        begin = newest[-1].started_at + EARLY
+        begin = newest[-1].started_at + early
     found: dict[int, list[JobRun]] = {}
     for run in reversed(newest):
         if slot := run.slot or run.retried_slot:
             found.setdefault(_key(slot), []).append(run)
     return found, begin
-
-
-def _grace(facts: Facts) -> timedelta:
-    return facts.job.policy.misfire_grace if facts.job and facts.job.policy else MISFIRE_GRACE
 
 
 def _key(slot: datetime) -> int:
@@ -272,8 +265,11 @@ class Entries:
 
     def _of_not_run(self, key: int, slot: datetime) -> SlotOutcome:
         next_run = self._next_run(key)
-        moved_at = next_run.started_at if next_run else self.facts.now
-        if any(begin <= slot < (end or moved_at) for begin, end, _ in self._pauses):
+        moved_at = self._given_up.get(key) or (next_run.started_at if next_run else self.facts.now)
+        if any(
+            begin <= slot < (end or moved_at) and (last or moved_at) > moved_at - RUN_WITHIN
+            for begin, end, _, last in self._pauses
+        ):
             return SlotOutcome.PAUSED
         if key in self._given_up:
             return SlotOutcome.MISSED
@@ -282,7 +278,7 @@ class Entries:
         if self._is_due(slot):
             return SlotOutcome.DUE
         # It began a moment after it was decided. What was too late by then has a note.
-        is_in_time = next_run is not None and moved_at <= slot + _grace(self.facts) + MINUTE
+        is_in_time = next_run is not None and moved_at <= slot + self.facts.grace + MINUTE
         is_each_run = self.facts.job is not None and self.facts.job.catch_up == "all"
         return SlotOutcome.TOGETHER if is_in_time and not is_each_run else SlotOutcome.MISSED
 
@@ -295,17 +291,17 @@ class Entries:
         return sorted(self.ran)
 
     @cached_property
-    def _pauses(self) -> list[tuple[datetime, datetime | None, object]]:
-        return [*pauses(self.facts.notes)]
+    def _pauses(self) -> list[Pause]:
+        return pauses(self.facts.notes)
 
     @cached_property
-    def _given_up(self) -> set[int]:
-        """The keys of slots that a note says were missed."""
-        found, keys = set[int](), sorted(self.slots)
+    def _given_up(self) -> dict[int, datetime]:
+        """When the slots with these keys were given up, as notes say."""
+        found, keys = dict[int, datetime](), sorted(self.slots)
         for note in self.facts.notes:
             if note.kind == NoteKind.MISSED and note.first_slot and note.last_slot:
                 first, last = bisect_left(keys, _key(note.first_slot)), bisect_right(keys, _key(note.last_slot))
-                found.update(keys[first:last])
+                found |= dict.fromkeys(keys[first:last], note.at)
         return found
 
     def _is_due(self, slot: datetime) -> bool:

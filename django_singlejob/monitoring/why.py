@@ -18,6 +18,7 @@ from django_singlejob.jobs import registry
 from django_singlejob.jobs.discovery import remedy_for, why_not_registered
 from django_singlejob.jobs.registry import Job
 from django_singlejob.jobs.schedule import MINUTE, Schedule, latest_slot, next_slot, slots_between
+from django_singlejob.jobs.slots import MISFIRE_GRACE
 from django_singlejob.locking.position import is_ahead
 from django_singlejob.models.jobs import MILLISECOND, database_now, gates
 from django_singlejob.models.locks import locks
@@ -52,8 +53,9 @@ if TYPE_CHECKING:
 MOST = 1_000
 # A server is marked every five minutes: it may have asked that long after its last mark.
 MARKED_EVERY = timedelta(minutes=5)
-# A worker runs what may run again about this soon.
-SOON = timedelta(seconds=2)
+# What may run again is run within this time, if cron begins passes each minute.
+RUN_WITHIN = timedelta(minutes=2)
+MOST_COUNTED = 50_000
 # A clock that is wrong by less delays nothing.
 WRONG = timedelta(seconds=5)
 ERROR_LENGTH = 200
@@ -61,10 +63,10 @@ ERROR_LENGTH = 200
 Step = Callable[[datetime, datetime], Answer | None]
 
 
-def why(name: str, at: datetime | None = None) -> list[Answer]:
+def why(name: str, at: datetime | None = None, *, has_one_offs: bool = True) -> list[Answer]:
     """Why the job runs or does not now, or why it did or did not at its slot in the minute ``at``. A naive instant is
     in the job's zone; an hour that a change of clocks repeats has two answers. Raises ``UnknownName``."""
-    facts = Facts(name)
+    facts = Facts(name, has_one_offs=has_one_offs)
     if at is None:
         return [facts.answer_now()]
     both = [at] if at.tzinfo else [at.replace(tzinfo=facts.zone, fold=fold) for fold in (0, 1)]
@@ -81,9 +83,9 @@ def _is_real(instant: datetime) -> bool:
 class Facts:
     """What is known of a job."""
 
-    def __init__(self, name: str) -> None:
-        """Raises ``UnknownName``."""
-        self.name, self.now = name, database_now()
+    def __init__(self, name: str, *, has_one_offs: bool = True) -> None:
+        """``has_one_offs``: whether its one-offs may be told of. Raises ``UnknownName``."""
+        self.name, self.now, self.has_one_offs = name, database_now(), has_one_offs
         self.job: Job | None = registry.get(self.name) if registry.is_known(self.name) else None
         self.status: JobStatus | None = gates().filter(name=self.name).survey().get(self.name)
         if not (self.job or self.status):
@@ -117,12 +119,24 @@ class Facts:
     @cached_property
     def lock(self) -> "JobLock | None":
         """The lock, if it is held now."""
-        return next(iter(locks().filter(name__in=self.lock_names).survey(1)), None)
+        return next(iter(locks().filter(name=self.job.lock if self.job else self.name).survey(1)), None)
 
     @cached_property
     def servers(self) -> list[Server]:
         """Those that ask, or asked lately."""
         return servers(marks(REMEMBERED))
+
+    @property
+    def grace(self) -> timedelta:
+        """How late a slot may run."""
+        return self.job.policy.misfire_grace if self.job and self.job.policy else MISFIRE_GRACE
+
+    @cached_property
+    def has_all_runs(self) -> bool:
+        """Whether no run was pruned."""
+        count = self.status.run_count if self.status else 0
+        ended = runs().filter(job_name=self.name).exclude(status="running")
+        return count <= MOST_COUNTED and ended[: count + 1].count() >= count
 
     @cached_property
     def has_lines(self) -> bool:
@@ -134,9 +148,9 @@ class Facts:
     def answer_now(self) -> Answer:
         """Why it runs or does not now: the first reason that applies."""
         steps = (
+            self._held_now,
             self._not_registered,
             self._disabled,
-            self._held_now,
             self._paused_now,
             self._ahead,
             self._late_now,
@@ -161,15 +175,16 @@ class Facts:
         other = self.lock.job_name or self.lock.name
         facts: dict[str, Any] = {"lock": self.lock.name, "other": other, "holder": self.lock.holder}
         facts |= {"since": self.lock.acquired_at, "silence": self.now - self.lock.heartbeat_at}
-        return (
-            self.say(Cause.RUNNING, **facts) if other == self.name else self.say(Cause.HELD_BY_OTHER, HELD_NOW, **facts)
-        )
+        if other == self.name and not self.lock.is_suspected:
+            return self.say(Cause.RUNNING, **facts)
+        return self.say(Cause.HELD_BY_ITSELF if other == self.name else Cause.HELD_BY_OTHER, HELD_NOW, **facts)
 
     def _paused_now(self) -> Answer | None:
         if self.status is None or not self.status.is_paused:
             return None
         made = [note for note in self.notes if note.kind == NoteKind.PAUSED][-1:]
-        facts: dict[str, Any] = {"by": self.status.paused_by, "reason": self.status.pause_reason}
+        reason = self.status.pause_reason or gettext("without a reason")
+        facts: dict[str, Any] = {"by": self.status.paused_by, "reason": reason}
         facts |= {"since": made[0].at if made else None, "until": self.status.paused_until or gettext("it is resumed")}
         return self.say(Cause.PAUSED, PAUSED_NOW, evidence=made, **facts)
 
@@ -188,7 +203,7 @@ class Facts:
         asking = [server for server in self.servers if server.is_asking and server.trouble != DISABLED]
         if not asking:
             return self._nobody_now(slot)
-        if self.job and self.job.on and not self._may_run_on(asking):
+        if self.job and self.job.on and not (self._may_run_on(asking) or self.has_lines):
             facts: dict[str, Any] = {"on": listed(self.job.on), "servers": _named(asking)}
             return self.say(Cause.NOT_HERE, NOT_HERE_NOW, slot=slot, **facts)
         return self._busy(slot) or self.say(Cause.NOT_KNOWN, NOT_KNOWN_NOW, slot=slot, evidence=asking)
@@ -217,27 +232,36 @@ class Facts:
     def _one_off(self) -> Answer | None:
         """What waits for it beside its schedule."""
         row = one_offs().filter(job_name=self.name, status="waiting").order_by("run_after", "pk").first()
-        if row is None:
+        if row is None or not self.has_one_offs:
             return None
         if row.run_after > self.now:
-            return self.say(Cause.RETRY, until=row.run_after)
+            is_retry = row.attempt > 0
+            until, time = row.run_after, row.run_after - self.now
+            return self.say(Cause.RETRY, until=until) if is_retry else self.say(Cause.TO_COME, slot=until, time=time)
         facts: dict[str, Any] = {"since": row.run_after, "queue": row.queue_name}
         if not any(worker.is_live and serves(worker, row.queue_name) for worker in workers()):
             return self.say(Cause.NO_WORKER, **facts)
         others = one_offs().in_queues([row.queue_name]).due().exclude(job_name=self.name)
-        number = others.filter(priority__gte=row.priority, pk__lt=row.pk).count()
+        number = others.filter(Q(priority__gt=row.priority) | Q(priority=row.priority, pk__lt=row.pk)).count()
         if not number:
             return self._busy(row.run_after) or self.say(Cause.NOT_KNOWN, NOT_KNOWN_NOW, slot=row.run_after)
         return self._busy(row.run_after) or self.say(Cause.BEHIND, number=number, **facts)
 
     def _not_due_now(self) -> Answer | None:
         slot = self.status.next_slot if self.status else None
-        if self.status is None or slot is None:  # no server has ever asked for it
-            return self._nobody_now(self.now) if self.schedule else None
+        if self.status is None or slot is None:
+            return self._never_asked(self.schedule) if self.schedule else None
         last = [*runs().filter(job_name=self.name).order_by("-started_at", "-pk")[:1]]
         if last and self._is_used_up(last[0]) and not self.status.abandoned:
             return self.say(Cause.USED_UP, slot=last[0].slot, number=last[0].attempt, evidence=last)
         return self.say(Cause.TO_COME, slot=slot, time=slot - self.now, evidence=last)
+
+    def _never_asked(self, schedule: Schedule) -> Answer:
+        """No server has ever asked for it."""
+        if not any(server.is_asking for server in self.servers):
+            return self._nobody_now(self.now)
+        slot = next_slot(schedule, self.now)
+        return self.say(Cause.TO_COME, slot=slot, time=slot - self.now)
 
     def _is_used_up(self, run: "JobRun") -> bool:
         most = self.job.max_attempts if self.job else 1
@@ -250,7 +274,8 @@ class Facts:
         if not _is_real(at):
             return self._not_due(at, Cause.SKIPPED_HOUR)
         at = at.astimezone(UTC)  # of a wall clock, a sum is wrong where clocks change
-        attempts, slot = self._runs_of(at), self._slot_at(at)
+        slot = self._slot_at(at)
+        attempts = self._runs_of(slot or at, MILLISECOND if slot else MINUTE - 2 * MILLISECOND)
         if slot is None and not attempts:
             return self._not_due(at)
         return self.answer_of(slot or at, attempts)
@@ -264,8 +289,8 @@ class Facts:
         steps: tuple[Step, ...] = (
             self._no_record,
             self._paused,
-            self._held,
             self._nobody,
+            self._held,
             self._elsewhere,
             self._changed,
             self._given_up,
@@ -275,8 +300,8 @@ class Facts:
         found = next(filter(None, (step(slot, moved_at) for step in steps)), None)
         return found or self.say(Cause.NOT_KNOWN, None if self.servers and not self.has_lines else NO_MARKS, slot=slot)
 
-    def _runs_of(self, at: datetime) -> "list[JobRun]":
-        span = (at - MILLISECOND, at + MINUTE - 2 * MILLISECOND)
+    def _runs_of(self, at: datetime, length: timedelta) -> "list[JobRun]":
+        span = (at - MILLISECOND, at + length)
         rows = runs().filter(Q(slot__range=span) | Q(retried_slot__range=span), job_name=self.name)
         return [*rows.order_by("pk")[:MOST]]
 
@@ -289,7 +314,7 @@ class Facts:
         if last.status == "running" and self.lock and self.lock.token == last.token:
             return self._held_now() or self.say(Cause.RAN, evidence=attempts, **facts)
         for note in self.notes:
-            if note.kind == NoteKind.STOPPED and last.started_at <= note.at <= (last.finished_at or self.now) + MINUTE:
+            if note.kind == NoteKind.STOPPED and note.details == str(last.token):
                 return self.say(Cause.STOPPED, by=note.by, evidence=[*attempts, note], **facts)
         if self._is_used_up(last) and len(attempts) > 1:
             return self.say(Cause.USED_UP, slot=last.slot, number=last.attempt, evidence=attempts)
@@ -326,26 +351,33 @@ class Facts:
         return later.exclude(trigger="manual").order_by("slot").first()  # by hand, a slot takes no other one with it
 
     def _no_record(self, slot: datetime, moved_at: datetime) -> Answer | None:
-        first = runs().filter(job_name=self.name).order_by("started_at").first()
-        known = [*([first.slot or first.started_at] if first else []), *(note.at for note in self.notes[:1])]
+        of_itself = runs().filter(job_name=self.name).exclude(trigger="manual", slot__isnull=False)
+        first = of_itself.order_by("started_at").first()
+        noted = self.notes[:1] if self.has_all_runs else []
+        known = [*([first.slot or first.started_at] if first else []), *(note.at for note in noted)]
         is_due_still = self.status and self.status.next_slot and self.status.next_slot <= slot
         if is_due_still or misses(self.notes, slot) or (known and slot >= min(known) - MINUTE):
             return None
         return self.say(Cause.NO_RECORD, slot=slot, since=min(known, default=None))
 
     def _paused(self, slot: datetime, moved_at: datetime) -> Answer | None:
-        for begin, end, note in pauses(self.notes):
-            if begin <= slot < (end or moved_at):
-                facts: dict[str, Any] = {"since": begin, "until": end or gettext("it is resumed")}
-                return self.say(Cause.PAUSED, slot=slot, by=note.by, reason=note.reason, evidence=[note], **facts)
+        for begin, end, note, last in pauses(self.notes):
+            if begin <= slot < (end or moved_at) and (last or moved_at) > moved_at - RUN_WITHIN:
+                words = WORDS[Cause.PAUSED]
+                facts: dict[str, Any] = {"since": begin, "until": end or gettext("now"), "by": note.by}
+                facts["reason"] = note.reason or gettext("without a reason")
+                words = words._replace(remedy="") if end else words
+                return self.say(Cause.PAUSED, words, slot=slot, evidence=[note], **facts)
         return None
 
     def _held(self, slot: datetime, moved_at: datetime) -> Answer | None:
-        # What began after the schedule had moved on has prevented nothing. And if the lock was free before that, or a
-        # minute after the slot, the slot would have been run.
-        latest, held_until = min(slot + MINUTE / 2, moved_at), max(slot, min(slot + MINUTE, moved_at - SOON))
+        # What began after the schedule had moved on has prevented nothing. If the lock was free for long before that,
+        # the slot would have been run. Nobody knows until when a holder lived that died.
+        latest, held_until = min(slot + MINUTE / 2, moved_at), max(slot, moved_at - RUN_WITHIN)
         before = runs().filter(lock__in=self.lock_names, started_at__lte=latest).exclude(slot__gt=slot)
-        for run in before.order_by("-started_at")[:10]:
+        alive = self.lock.token if self.lock and not self.lock.is_suspected else None
+        proven = before.exclude(status="abandoned").exclude(Q(status="running") & ~Q(token=alive))
+        for run in proven.order_by("-started_at")[:10]:
             if (run.finished_at or self.now) > held_until:
                 cause = Cause.HELD_BY_ITSELF if run.job_name == self.name else Cause.HELD_BY_OTHER
                 facts: dict[str, Any] = {"started": run.started_at, "finished": run.finished_at, "lock": run.lock}
@@ -357,7 +389,10 @@ class Facts:
         gaps = self._gaps(slot)
         if not gaps or self._asking_at(slot) or self.has_lines:
             return None
-        facts: dict[str, Any] = {"since": max(gap.since for gap in gaps), "until": min(gap.until for gap in gaps)}
+        since, until = max(gap.since for gap in gaps), min(gap.until for gap in gaps)
+        if runs().filter(started_at__gt=since + MARKED_EVERY, started_at__lt=until).exists():
+            return None  # a server that is forgotten by now
+        facts: dict[str, Any] = {"since": since, "until": until}
         servers = listed(sorted({gap.hostname for gap in gaps}))
         return self.say(Cause.NOBODY, slot=slot, servers=servers, evidence=gaps, **facts)
 
@@ -381,7 +416,8 @@ class Facts:
 
     def _changed(self, slot: datetime, moved_at: datetime) -> Answer | None:
         for change in changes(self.notes):
-            if slot <= change.at <= moved_at + MINUTE and all(change.texts) and misses(self.notes, slot):
+            is_in_time = slot <= change.at <= slot + self.grace + MINUTE
+            if is_in_time and all(change.texts) and misses(self.notes, slot):
                 before, after = change.texts
                 facts: dict[str, Any] = {"since": change.at, "before": before, "after": after}
                 return self.say(Cause.SCHEDULE_CHANGED, slot=slot, evidence=[change.note], **facts)
@@ -393,12 +429,11 @@ class Facts:
             return None
         is_replaced = note.details == "coalesced"
         outcome = gettext("a later slot was run in its place") if is_replaced else gettext("not run")
-        grace = self.job.policy.misfire_grace if self.job and self.job.policy else None
-        return self.say(Cause.GIVEN_UP, slot=slot, since=note.at, time=grace, outcome=outcome, evidence=[note])
+        return self.say(Cause.GIVEN_UP, slot=slot, since=note.at, outcome=outcome, evidence=[note])
 
     def _together(self, slot: datetime, moved_at: datetime) -> Answer | None:
         later = self._next_run(slot)
-        if later is None:
+        if later is None or later.started_at > slot + self.grace + MINUTE or (self.job and self.job.catch_up == "all"):
             return None
         facts: dict[str, Any] = {"later": later.slot, "started": later.started_at, "server": later.hostname}
         return self.say(Cause.TAKEN_TOGETHER, slot=slot, evidence=[later], **facts)

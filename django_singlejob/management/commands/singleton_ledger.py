@@ -8,7 +8,6 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser, no_translations
 
-from django_singlejob.jobs import registry
 from django_singlejob.management.arguments import CallableCommand, instant, text
 from django_singlejob.management.exit_status import EX_USAGE, discover_jobs, explained, refuse_settings
 from django_singlejob.management.output import Output, add_format
@@ -26,6 +25,7 @@ from django_singlejob.process.clock import instant_in_words
 
 EX_MISSED, EX_TWICE = 1, 2
 DAY = timedelta(days=1)
+NO_RECORD = SlotOutcome.NO_RECORD
 NOT_ONCE = {*NOT_RUN, SlotOutcome.TWICE, SlotOutcome.DUE, SlotOutcome.SCHEDULE_NOT_KNOWN}
 
 
@@ -73,7 +73,7 @@ def _status(ledgers: Iterable[Ledger]) -> int:
 
 
 def _lines(ledger: Ledger, since: datetime) -> Iterator[str]:
-    zone = registry.zone_of(ledger.name)
+    zone = ledger.zone
     if ledger.since is None:
         yield f"{ledger.name}: there is no record of a slot."
         return
@@ -90,10 +90,11 @@ def _lines(ledger: Ledger, since: datetime) -> Iterator[str]:
 def _summary(counts: Counter[SlotOutcome]) -> str:
     """``410 ran once (3 failed), 0 twice, 2 did not (1 missed, 1 paused)``."""
     once = Counter({outcome: count for outcome, count in counts.items() if outcome not in NOT_ONCE})
-    not_run = Counter({outcome: count for outcome, count in counts.items() if outcome in NOT_RUN})
+    not_run = Counter({outcome: count for outcome, count in counts.items() if outcome in NOT_RUN - {NO_RECORD}})
     yet = f", {counts[SlotOutcome.DUE]:,} due" if counts[SlotOutcome.DUE] else ""
     other = counts[SlotOutcome.SCHEDULE_NOT_KNOWN]
     unknown = f"; the schedule of {other:,} more is not known" if other else ""
+    unknown += f"; of {counts[NO_RECORD]:,} there is no record" if counts[NO_RECORD] else ""
     twice = counts[SlotOutcome.TWICE]
     return f"{_counted(once, 'ran once')}, {twice:,} twice, {_counted(not_run, 'did not')}{yet}{unknown}"
 
@@ -125,7 +126,12 @@ def _reason(stretch: Stretch, zone: tzinfo) -> str:
 
 def _facts(ledger: Ledger) -> dict[str, Any]:
     counts = {outcome.value: ledger.counts[outcome] for outcome in SlotOutcome}
-    return {**ledger._asdict(), "counts": counts, "stretches": [*map(_facts_of_stretch, ledger.stretches)]}
+    return {
+        **ledger._asdict(),
+        "zone": str(ledger.zone),
+        "counts": counts,
+        "stretches": [*map(_facts_of_stretch, ledger.stretches)],
+    }
 
 
 def _facts_of_stretch(stretch: Stretch) -> dict[str, Any]:
