@@ -3,12 +3,14 @@ fails because of them."""
 
 import json
 import logging
-from datetime import datetime
+from contextlib import nullcontext
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from django.db import Error, transaction
+from django.db import Error, connections, transaction
 
 from django_singlejob.database import errors, transactions
+from django_singlejob.database.time_limits import limited
 from django_singlejob.jobs.names import REASON_LENGTH
 from django_singlejob.jobs.slots import MisfireOutcome
 from django_singlejob.models.notes import DETAILS_LENGTH, JobNote, NoteKind, notes
@@ -18,11 +20,15 @@ from django_singlejob.process.holder import USER_LENGTH
 from django_singlejob.process.logs import about
 
 if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
     from django_singlejob import Lease
     from django_singlejob.models import JobLock
 
 logger = logging.getLogger("django_singlejob")
 
+# How long a note may take: what it is about waits meanwhile.
+PATIENCE = timedelta(milliseconds=500)
 # The text and the time zone.
 Schedule = tuple[str, str]
 _LENGTHS = {"by": USER_LENGTH, "reason": REASON_LENGTH, "details": DETAILS_LENGTH}
@@ -33,15 +39,25 @@ def noted(kind: NoteKind, job_name: str, **facts: Any) -> bool:
     is logged, and all else goes on. Raises only what has undone the whole transaction."""
     facts |= {name: printable(facts[name], length) for name, length in _LENGTHS.items() if name in facts}
     alias = transactions.alias()
+    connection = connections[alias]
+    own = nullcontext() if connection.in_atomic_block else transactions.durable(alias, statement_timeout=PATIENCE)
     try:
-        with transactions.synchronous(alias), transaction.atomic(using=alias):
+        with own, limited(alias, PATIENCE), transaction.atomic(using=alias):
+            _limit_wait(connection)
             notes().bulk_create([JobNote(kind=kind, job_name=job_name, at=DBNow(), **facts)])
     except Error as error:
-        if errors.is_undone(error):
-            raise
+        if connection.in_atomic_block and connection.needs_rollback:
+            raise  # all of the transaction is undone
         message = "There is no note that %r was %s, because it could not be written: %s"
         logger.warning(message, job_name, kind.value, errors.words_of(error), extra=about(job=job_name, reason=error))
     return True
+
+
+def _limit_wait(connection: "BaseDatabaseWrapper") -> None:
+    """Somebody may have locked the table. It is the last statement of its transaction."""
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute(f"SET LOCAL lock_timeout = '{PATIENCE // timedelta(milliseconds=2)}ms'")
 
 
 # --- receivers of signals

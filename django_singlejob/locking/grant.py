@@ -128,7 +128,7 @@ def _called(request: LockRequest, snapshot: Snapshot) -> PlannedRun | Refusal:
     if request.one_off:
         return PlannedRun(attempt=request.one_off.attempt + 1)
     dead = snapshot.dead_run
-    if dead and dead.slot is None and request.allows_rerun(dead.attempt):
+    if dead and dead.slot is None and not request.slot and request.allows_rerun(dead.attempt):
         return PlannedRun(attempt=dead.attempt + 1)
     return PlannedRun()
 
@@ -137,7 +137,9 @@ def _is_left_to_schedule(request: LockRequest, snapshot: Snapshot, slot: datetim
     """Whether the slot is to come, or due, or will be run again: by hand, it would run twice."""
     own = snapshot.own
     is_again = snapshot.is_slot_abandoned and request.allows_rerun(own.last_attempt)
-    return slot >= min(own.next_slot or own.now, own.now) or (is_again and slot == own.last_slot)
+    # Cron may fire late for a slot that the row does not have yet, because the schedule is new.
+    due = min(own.next_slot or own.now, own.now - options().slot_tolerance)
+    return slot >= due or (is_again and slot == own.last_slot) or one_offs().will_retry(request.job_name, slot)
 
 
 def _scheduled(request: LockRequest, snapshot: Snapshot, policy: Policy) -> PlannedRun | Refusal | Claim:

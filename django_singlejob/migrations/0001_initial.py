@@ -138,7 +138,10 @@ class Migration(migrations.Migration):
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
                 ("job_name", models.CharField(max_length=200, verbose_name="job")),
-                ("lock", models.CharField(blank=True, default="", max_length=200, verbose_name="lock")),
+                (
+                    "lock",
+                    models.CharField(blank=True, db_default="", default="", max_length=200, verbose_name="lock"),
+                ),
                 (
                     "fence",
                     models.BigIntegerField(
@@ -635,7 +638,7 @@ class Migration(migrations.Migration):
                     "gap",
                     models.DurationField(
                         blank=True,
-                        help_text="How long it had not been seen before it was last seen.",
+                        help_text="The longest time lately that it had not been seen.",
                         null=True,
                         verbose_name="gap",
                     ),

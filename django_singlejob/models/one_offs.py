@@ -238,6 +238,10 @@ class OneOffJobQuerySet(AttemptQuerySet["OneOffJob"]):
         most = Greatest(F("max_attempts"), F("attempt") + 1)
         return self.unsuccessful().update(max_attempts=most, requested_by=requested_by, **again)
 
+    def will_retry(self, job_name: str, slot: datetime) -> bool:
+        """Whether one that is not over retries this slot of the job."""
+        return self.filter(job_name=job_name, retried_slot=slot).exclude(pk__in=self.ended()).exists()
+
     def discard(self) -> int:
         """Delete those that have ended. One that was retried meanwhile stays. Returns the number of rows deleted."""
         return delete_rows(self.ended())

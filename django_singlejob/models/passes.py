@@ -49,7 +49,7 @@ class WorkerPass(Row):
     first_seen_at = models.DateTimeField(_("first seen at"))
     seen_at = models.DateTimeField(_("seen at"))
     gap = models.DurationField(
-        _("gap"), null=True, blank=True, help_text=_("How long it had not been seen before it was last seen.")
+        _("gap"), null=True, blank=True, help_text=_("The longest time lately that it had not been seen.")
     )
     release = models.CharField(
         _("release"),

@@ -144,7 +144,7 @@ class JobRun(Row):
     Status, Trigger = RunStatus, RunTrigger
 
     job_name = models.CharField(_("job"), max_length=NAME_LENGTH)
-    lock = models.CharField(_("lock"), max_length=NAME_LENGTH, blank=True, default="")
+    lock = models.CharField(_("lock"), max_length=NAME_LENGTH, blank=True, default="", db_default="")
     fence = models.BigIntegerField(
         _("fence"), help_text=_("Fencing token of the grant; later grants have higher ones.")
     )

@@ -12,7 +12,7 @@ from django.db import Error
 from django.db.models import DateTimeField, DurationField, ExpressionWrapper, F, Func, Q, QuerySet, Value
 from django.db.models.functions import Greatest, Least
 
-from django_singlejob.conf import options
+from django_singlejob.conf import ZERO, options
 from django_singlejob.control.notes import noted
 from django_singlejob.database import errors, transactions
 from django_singlejob.database.time_limits import limited
@@ -39,6 +39,8 @@ PATIENCE = timedelta(milliseconds=500)
 # these are kept.
 SHORT, FORGOTTEN_AFTER, MOST = timedelta(hours=1), timedelta(days=3), 200
 YEAR = timedelta(days=365)
+# What asks by day only has long gaps at night, and short ones by day. A long gap is remembered for five times as long.
+FADES_IN = 5
 TROUBLE_LENGTH = 1_000
 DISABLED = "SINGLEJOB['ENABLED'] is False."
 
@@ -136,21 +138,17 @@ def record(mine: Mark, *, keeps_gap: bool = False) -> None:
         "clock_error": _between(Value(utc_now(), DateTimeField()), DBNow()),
         **mine.news,
     }
-    # The gap comes first: MySQL would count from the new instant.
-    gap = {} if keeps_gap else {"gap": _between(DBNow(), F("seen_at"))}
-    if passes().filter(key=mine.key).update(**gap, **facts):
-        if gap:
-            _note_return(mine)
+    rows = passes().filter(key=mine.key)
+    for row in rows.judged(seen(MARK_EVERY)):
+        away = row.now - row.seen_at
+        gap = row.gap if keeps_gap else min(max(away, (row.gap or ZERO) - away / FADES_IN, -YEAR), YEAR)
+        rows.update(gap=gap, **facts)
+        if SILENT_AFTER < away < FORGOTTEN_AFTER and not keeps_gap:
+            details = json.dumps({"hostname": mine.holder.hostname, "queues": mine.names})
+            noted(NoteKind.SERVER_BACK, "", first_slot=row.seen_at, last_slot=row.now, details=details)
         return
     facts |= {"key": mine.key, "queues": mine.names, "hostname": mine.holder.hostname, "first_seen_at": DBNow()}
     passes().bulk_create([WorkerPass(**facts)], ignore_conflicts=True)
-
-
-def _note_return(mine: Mark) -> None:
-    away = passes().filter(key=mine.key, gap__gt=SILENT_AFTER, gap__lt=FORGOTTEN_AFTER)
-    for gap in away.values_list("gap", flat=True):
-        details = json.dumps({"hostname": mine.holder.hostname, "queues": mine.names})
-        noted(NoteKind.SERVER_BACK, "", first_slot=DBNow() - gap, last_slot=DBNow(), details=details)
 
 
 def _between(later: Any, earlier: Any) -> Func:

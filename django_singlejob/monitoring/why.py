@@ -84,7 +84,7 @@ class Facts:
     """What is known of a job."""
 
     def __init__(self, name: str, *, has_one_offs: bool = True) -> None:
-        """``has_one_offs``: whether its one-offs may be told of. Raises ``UnknownName``."""
+        """``has_one_offs``: whether its one-offs may be shown. Raises ``UnknownName``."""
         self.name, self.now, self.has_one_offs = name, database_now(), has_one_offs
         self.job: Job | None = registry.get(self.name) if registry.is_known(self.name) else None
         self.status: JobStatus | None = gates().filter(name=self.name).survey().get(self.name)

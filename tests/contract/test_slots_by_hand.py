@@ -15,13 +15,14 @@ from django_singlejob.locking.clear import clear
 from django_singlejob.locking.endings import NOT_BEGUN, Ending
 from django_singlejob.locking.request import Reason, Refusal
 from django_singlejob.models import OneOffJob
-from django_singlejob.models.jobs import gates
+from django_singlejob.models.jobs import database_now, gates
 from django_singlejob.models.locks import locks
 from django_singlejob.models.runs import runs
 from django_singlejob.running import runner
 from tests.contract.acts import (
     HOUR,
     MINUTE,
+    SECOND,
     all_at_once,
     ask_for_slot,
     coming_slot,
@@ -346,3 +347,33 @@ def test_a_failure_of_it_is_retried_as_that_of_any_run() -> None:
     assert OneOffJob.objects.get().attempt == 1
     assert gate().consecutive_failures == 1
     assert not locks().exists()
+
+
+# --- what else may run the slot
+
+
+def test_while_a_retry_of_it_waits_it_is_left_to_that() -> None:
+    job, slot = have_failed(retries=1)
+    answer = ask_by_hand(job, slot)
+    assert isinstance(answer, Refusal)
+    assert answer.reason == Reason.NOT_DUE
+    OneOffJob.objects.update(status="cancelled")
+    assert by_hand(job, slot).status == "successful"
+
+
+def test_one_that_is_so_young_that_cron_may_still_mean_it_is_left_to_cron() -> None:
+    """The row may follow an older schedule that has no such slot."""
+    job = scheduled(schedule=10 * SECOND)
+    gates().remember("nightly")
+    gates().filter(name="nightly").update(schedule="0 0 1 1 *", time_zone="UTC", next_slot=database_now() + HOUR)
+    answer = ask_by_hand(job, newest_slot(job))
+    assert isinstance(answer, Refusal)
+    assert answer.reason == Reason.NOT_DUE
+
+
+def test_it_is_no_further_attempt_of_another_slot_whose_holder_died() -> None:
+    job, slot = have_missed()
+    take_by_hand(job, newest_slot(job, back=2))
+    expire()
+    take_by_hand(job, slot)
+    assert (last_run().slot, last_run().attempt) == (slot, 1)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import timedelta
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from django.db import DatabaseError, connection
+from django.db import DatabaseError, connection, transaction
 
 from django_singlejob import singleton_job
 from django_singlejob.control import notes as control
 from django_singlejob.control.pausing import pause, resume
 from django_singlejob.control.stopping import stop_run
-from django_singlejob.database import errors
 from django_singlejob.jobs import registry
 from django_singlejob.locking.clear import clear
 from django_singlejob.models.jobs import database_now, gates
@@ -25,6 +27,7 @@ from django_singlejob.monitoring.marks import SILENT_AFTER
 from django_singlejob.process.clock import DBNow
 from django_singlejob.worker.due import follow_code
 from tests.contract.acts import HOUR, MINUTE, expire, fall_behind, hourly, scheduled, start_run, ticked
+from tests.waiting import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -139,14 +142,69 @@ def test_a_note_that_is_refused_prevents_nothing(
     assert "There is no note" in caplog.text
 
 
-def test_what_undoes_the_whole_transaction_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    def deadlock(*_: Any, **__: Any) -> None:
+@pytest.mark.parametrize(
+    ("act", "is_done"),
+    [
+        (lambda: pause("nightly"), lambda: gates().paused().exists()),
+        (lambda: stop_run(locks().survey()[0], "anna") is None, lambda: locks().get().stopped_by == "anna"),
+    ],
+)
+@pytest.mark.django_db(transaction=True, available_apps=["django_singlejob"])
+def test_what_undoes_the_whole_transaction_is_told(
+    act: Callable[[], object], is_done: Callable[[], bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the connection is lost: then nothing is paused, so nobody may be told that it is."""
+
+    def lose_all(*_: Any, **__: Any) -> None:
+        connection.needs_rollback = True
+        monkeypatch.setattr(connection, "savepoint_rollback", refuse)
         raise DatabaseError
 
-    monkeypatch.setattr(type(notes()), "bulk_create", deadlock)
-    monkeypatch.setattr(errors, "is_undone", lambda error: True)
-    with pytest.raises(DatabaseError):
-        control.noted(NoteKind.PAUSED, "nightly")
+    def refuse(*_: Any) -> None:
+        raise DatabaseError
+
+    start_run(heartbeat_interval=MINUTE / 6)
+    monkeypatch.setattr(type(notes()), "bulk_create", lose_all)
+    answer = None
+    with suppress(DatabaseError):
+        answer = act()
+    assert not (answer and not is_done())
+
+
+@pytest.mark.slow
+@pytest.mark.on_database("postgresql", "mysql")
+@pytest.mark.django_db(transaction=True, available_apps=["django_singlejob"])
+def test_a_table_of_notes_that_is_locked_holds_nothing_up(caplog: pytest.LogCaptureFixture) -> None:
+    """Otherwise the pause would keep the gate."""
+    if connection.vendor == "mysql" and not connection.mysql_is_mariadb:  # type: ignore[attr-defined]
+        pytest.skip("MySQL limits the time of SELECTs only")
+    begun, enough = Event(), Event()
+
+    def lock_it() -> None:
+        try:
+            with transaction.atomic(), connection.cursor() as cursor:
+                if connection.vendor == "mysql":
+                    cursor.execute("LOCK TABLES django_singlejob_jobnote WRITE")
+                else:
+                    cursor.execute("LOCK TABLE django_singlejob_jobnote")
+                begun.set()
+                assert enough.wait(PATIENCE)
+                if connection.vendor == "mysql":
+                    cursor.execute("UNLOCK TABLES")
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor() as others:
+        other = others.submit(lock_it)
+        assert begun.wait(PATIENCE)
+        try:
+            assert pause("nightly")
+            control.noted(NoteKind.RESUMED, "nightly")
+        finally:
+            enough.set()
+        other.result(PATIENCE)
+    assert gates().paused().exists()
+    assert caplog.text.count("There is no note") == 2
 
 
 def test_old_notes_are_surplus() -> None:

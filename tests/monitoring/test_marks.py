@@ -137,6 +137,16 @@ def test_whatever_a_module_raises_it_can_be_recorded(monkeypatch: pytest.MonkeyP
     assert passes().get().trouble.endswith("x")
 
 
+def test_a_long_gap_fades() -> None:
+    """One that asks by day only is not missed in the evening."""
+    row = ask()
+    for ago, least, most in ((14 * HOUR, 14, 14.1), (5 * MINUTE, 13.9, 14), (24 * HOUR, 24, 24.1), (HOUR, 23.7, 23.9)):
+        age(row, ago, 9 * DAY)
+        row = ask()
+        assert row.gap is not None
+        assert least * HOUR <= row.gap <= most * HOUR
+
+
 def test_the_gap_is_how_long_it_had_not_been_seen() -> None:
     row = ask()
     age(row, HOUR, DAY)
