@@ -153,7 +153,7 @@ def test_a_note_that_is_refused_prevents_nothing(
 def test_what_undoes_the_whole_transaction_is_told(
     act: Callable[[], object], is_done: Callable[[], bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As when the connection is lost: then nothing is paused, so nobody may be told that it is."""
+    """As when the connection is lost: then nothing is paused, so no pause is reported."""
 
     def lose_all(*_: Any, **__: Any) -> None:
         connection.needs_rollback = True
