@@ -48,7 +48,7 @@ def noted(kind: NoteKind, job_name: str, **facts: Any) -> bool:
     except Error as error:
         if connection.in_atomic_block and connection.needs_rollback:
             raise  # all of the transaction is undone
-        message = "There is no note that %r was %s, because it could not be written: %s"
+        message = "The note on %r (%s) could not be written: %s"
         logger.warning(message, job_name, kind.value, errors.words_of(error), extra=about(job=job_name, reason=error))
     return True
 
@@ -76,6 +76,6 @@ def note_schedule(name: str, before: Schedule, after: Schedule, next_slot: datet
 
 
 def note_takeover(lock: "JobLock", lease: "Lease | None", **_: Any) -> None:
-    """Note that the lock of a dead holder was cleared. If it was taken over, a run tells."""
+    """Note that the lock of a dead holder was cleared. If it was taken over, a run shows that."""
     if lease is None:
         noted(NoteKind.CLEARED, lock.job_name or lock.name, details=lock.holder)

@@ -96,7 +96,7 @@ def mark(queues: Sequence[str], others: "Sequence[QuerySet[Any]]", *, is_once: b
             with _limited():  # not with the other rows: others forget the same ones
                 _forget()
     except Exception as error:
-        message = "Monitoring does not see this pass, because it could not be recorded: %s"
+        message = "Monitoring does not see this server, because its mark could not be recorded: %s"
         level = logging.WARNING if options().enabled else logging.INFO
         logger.log(level, message, errors.words_of(error), extra=about(reason=error))
         if errors.is_connection_lost(error):

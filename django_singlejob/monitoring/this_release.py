@@ -16,11 +16,12 @@ COMMIT_LENGTH = 12
 def this_release() -> str:
     """``RELEASE``, or else the commit of the git checkout that has the project's settings. Empty if there is none."""
     release = options().release
-    return printable(_commit() if release is None else release, RELEASE_LENGTH)
+    return printable(commit_at_start() if release is None else release, RELEASE_LENGTH)
 
 
 @cache  # this process does not run the code of a later one
-def _commit() -> str:
+def commit_at_start() -> str:
+    """The commit of the checkout when this was first asked; empty if there is none."""
     # Not git itself: it may not be installed, and refuses a checkout of another user.
     file = getattr(sys.modules.get(str(settings.SETTINGS_MODULE)), "__file__", None) or "manage.py"
     places = (folder / ".git" for folder in Path(file).resolve().parents)

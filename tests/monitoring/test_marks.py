@@ -230,7 +230,7 @@ def test_a_mark_that_fails_ends_no_pass(monkeypatch: pytest.MonkeyPatch, caplog:
     singleton_job("mail")(lambda: None).enqueue()
     assert [report.name for report in ticked()] == ["mail"]
     [told] = [record.getMessage() for record in caplog.records if "Monitoring" in record.message]
-    assert told.startswith("Monitoring does not see this pass, because it could not be recorded: ")
+    assert told.startswith("Monitoring does not see this server, because its mark could not be recorded: ")
     assert "\n" not in told
 
 
@@ -262,6 +262,6 @@ def test_a_mark_does_not_wait_for_long(caplog: pytest.LogCaptureFixture) -> None
         ticked()
         enough.set()
         other.result(PATIENCE)
-    assert "Monitoring does not see this pass" in caplog.text
+    assert "Monitoring does not see this server" in caplog.text
     ticked()
     assert passes().get().pid != 1

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from django_singlejob.monitoring import this_release as this_release_module
-from django_singlejob.monitoring.this_release import COMMIT_LENGTH, this_release
+from django_singlejob.monitoring.this_release import COMMIT_LENGTH, commit_at_start, this_release
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,7 +32,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Settings
 
 def forget() -> None:
     """As another process."""
-    this_release_module._commit.cache_clear()
+    commit_at_start.cache_clear()
 
 
 def git(folder: Path, *arguments: str) -> str:

@@ -10,7 +10,7 @@ import pytest
 from django_singlejob import singleton_job
 from django_singlejob.process.received_signals import deferred_signals
 from django_singlejob.worker.loop import Worker
-from django_singlejob.worker.tick import Plan
+from django_singlejob.worker.tick import Plan, Tick
 from tests.contract.acts import (
     BEAT,
     MINUTE,
@@ -100,3 +100,27 @@ def test_a_child_that_a_job_forks_does_not_go_on_with_the_pass(monkeypatch: pyte
     with pytest.raises(SystemExit):
         ticked()
     assert slots_run("nightly") == []
+
+
+# --- pruning
+
+
+class Busy:
+    """A pool whose runs do not end."""
+
+    free, is_idle = 2, False
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+
+    def send(self, run: Any) -> None:
+        self.sent.append(run)
+
+
+def test_it_prunes_once_at_a_time() -> None:
+    pool: Any = Busy()
+    tick = Tick(Plan(), pool, lane=pool)
+    for _ in range(2):
+        tick.may_prune = True
+        tick.prune()
+    assert len(pool.sent) == 1

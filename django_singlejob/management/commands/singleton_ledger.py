@@ -54,7 +54,7 @@ class Command(CallableCommand):
             until = given["until"] or database_now()
             since = given["since"] or until - DAY
             if since >= until:
-                raise CommandError("There is no time between --since and --until.", returncode=EX_USAGE)
+                raise CommandError("--since must be earlier than --until.", returncode=EX_USAGE)
             ledgers = []
             for name in dict.fromkeys(given["names"] or scheduled_jobs()):
                 ledgers.append(ledger_of(name, since, until))

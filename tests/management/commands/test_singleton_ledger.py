@@ -148,7 +148,7 @@ def test_the_default_is_the_last_day_of_all_jobs_with_a_schedule() -> None:
     ("words", "message"),
     [
         (["tik"], "There is no job 'tik'"),
-        (["--since", "2025-10-20", "--until", "2025-10-20"], "no time between --since and --until"),
+        (["--since", "2025-10-20", "--until", "2025-10-20"], "--since must be earlier than --until"),
     ],
 )
 def test_wrong_usage_is_exit_status_2_and_prints_nothing(words: list[str], message: str) -> None:
