@@ -19,7 +19,7 @@ from django.db.models import Q
 
 from django_singlejob.conf import options
 from django_singlejob.jobs import registry
-from django_singlejob.jobs.schedule import EPOCH, MINUTE, Every, Schedule, slots_between
+from django_singlejob.jobs.schedule import EPOCH, MINUTE, Every, Schedule, next_slot, slots_between
 from django_singlejob.models.jobs import MILLISECOND, gates
 from django_singlejob.models.notes import NoteKind
 from django_singlejob.models.runs import runs
@@ -114,7 +114,10 @@ def ledger_of(name: str, since: datetime, until: datetime) -> Ledger:
     known, until = _known(facts), min(until.astimezone(UTC), facts.now)
     if known is None or known.since >= until:
         return Ledger(name, facts.zone, None, is_cut=False, counts=Counter(), stretches=[], left_out=0)
-    begin = max(since.astimezone(UTC), known.since)
+    begin = since.astimezone(UTC)
+    # Without a slot between them, nothing is missing.
+    if facts.schedule is None or next_slot(facts.schedule, begin - JUST) < known.since:
+        begin = max(begin, known.since)
     ran, read_since = _ran(facts, begin, until)
     slots, slots_since = _slots(facts, read_since, until)
     ran = {key: found for key, found in ran.items() if key >= _key(slots_since)}

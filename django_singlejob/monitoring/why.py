@@ -38,8 +38,8 @@ from django_singlejob.monitoring.causes import (
     Words,
 )
 from django_singlejob.monitoring.evidence import Gap, changes, gap_of, misses, pauses
-from django_singlejob.monitoring.findings import roughly
-from django_singlejob.monitoring.health import schedule_of
+from django_singlejob.monitoring.findings import KINDS, roughly
+from django_singlejob.monitoring.health import State, schedule_of
 from django_singlejob.monitoring.marks import DISABLED, marks
 from django_singlejob.monitoring.verdict import UnknownName
 from django_singlejob.monitoring.workers import REMEMBERED, Server, servers, serves, workers
@@ -177,14 +177,15 @@ class Facts:
         facts |= {"since": self.lock.acquired_at, "silence": self.now - self.lock.heartbeat_at}
         if other == self.name and not self.lock.is_suspected:
             return self.say(Cause.RUNNING, **facts)
-        return self.say(Cause.HELD_BY_ITSELF if other == self.name else Cause.HELD_BY_OTHER, HELD_NOW, **facts)
+        words = Words(*KINDS[State.STALE]) if self.lock.is_suspected else HELD_NOW
+        return self.say(Cause.HELD_BY_ITSELF if other == self.name else Cause.HELD_BY_OTHER, words, **facts)
 
     def _paused_now(self) -> Answer | None:
         if self.status is None or not self.status.is_paused:
             return None
         made = [note for note in self.notes if note.kind == NoteKind.PAUSED][-1:]
         reason = self.status.pause_reason or gettext("without a reason")
-        facts: dict[str, Any] = {"by": self.status.paused_by, "reason": reason}
+        facts: dict[str, Any] = {"by": self.status.paused_by or None, "reason": reason}
         facts |= {"since": made[0].at if made else None, "until": self.status.paused_until or gettext("it is resumed")}
         return self.say(Cause.PAUSED, PAUSED_NOW, evidence=made, **facts)
 
@@ -315,7 +316,7 @@ class Facts:
             return self._held_now() or self.say(Cause.RAN, evidence=attempts, **facts)
         for note in self.notes:
             if note.kind == NoteKind.STOPPED and note.details == str(last.token):
-                return self.say(Cause.STOPPED, by=note.by, evidence=[*attempts, note], **facts)
+                return self.say(Cause.STOPPED, by=note.by or None, evidence=[*attempts, note], **facts)
         if self._is_used_up(last) and len(attempts) > 1:
             return self.say(Cause.USED_UP, slot=last.slot, number=last.attempt, evidence=attempts)
         facts |= {"status": last.get_status_display(), "error": last.error[:ERROR_LENGTH]}
@@ -364,7 +365,7 @@ class Facts:
         for begin, end, note, last in pauses(self.notes):
             if begin <= slot < (end or moved_at) and (last or moved_at) > moved_at - RUN_WITHIN:
                 words = WORDS[Cause.PAUSED]
-                facts: dict[str, Any] = {"since": begin, "until": end or gettext("now"), "by": note.by}
+                facts: dict[str, Any] = {"since": begin, "until": end or gettext("now"), "by": note.by or None}
                 facts["reason"] = note.reason or gettext("without a reason")
                 words = words._replace(remedy="") if end else words
                 return self.say(Cause.PAUSED, words, slot=slot, evidence=[note], **facts)
@@ -458,7 +459,7 @@ class Facts:
 
     def _in_words(self, fact: Any) -> str:
         match fact:
-            case None | "":
+            case None:
                 return gettext("unknown")
             case datetime():
                 return instant_in_words(fact, self.zone)
@@ -471,7 +472,7 @@ class Facts:
         words = self._in_words
         if isinstance(each, Server):
             text = gettext("{server} was seen at {at}, with the release {release}.")
-            return text.format(server=each.hostname, at=words(each.seen_at), release=words(each.release))
+            return text.format(server=each.hostname, at=words(each.seen_at), release=words(each.release or None))
         if isinstance(each, Gap):
             text = gettext("{server} did not ask between {since} and {until}.")
             return text.format(server=each.hostname, since=words(each.since), until=words(each.until))
@@ -481,7 +482,7 @@ class Facts:
             facts |= {"status": each.get_status_display(), "since": words(each.started_at)}
             return text.format(**facts, until=words(each.finished_at))
         text = gettext("Note of {at}: {kind}, by {by}.")
-        return text.format(at=words(each.at), kind=each.get_kind_display(), by=words(each.by))
+        return text.format(at=words(each.at), kind=each.get_kind_display(), by=words(each.by or None))
 
     def _clock(self, server: Server) -> str:
         error = server.clock_error or ZERO

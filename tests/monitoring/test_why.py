@@ -99,6 +99,12 @@ def test_it_ran_and_failed() -> None:
     assert "KeyError: 'customer'" in found.sentence
 
 
+def test_one_without_an_error_says_no_more_than_its_status() -> None:
+    job = scheduled()
+    has_run(ago=20 * MINUTE, slot=newest(job), status="interrupted")
+    assert answer(at=newest(job)).sentence.endswith("web-1: interrupted.")
+
+
 def test_it_skipped_itself() -> None:
     def skip() -> None:
         raise SkipRun("holiday")
@@ -493,7 +499,7 @@ NOW: list[tuple[Callable[[], None], Cause, str]] = [
     (never_asked, Cause.NOBODY, "no server"),
     (a_new_job, Cause.TO_COME, "next due at"),
     (a_one_off_for_later, Cause.TO_COME, "next due at"),
-    (its_holder_is_dead, Cause.HELD_BY_ITSELF, "last heartbeat"),
+    (its_holder_is_dead, Cause.HELD_BY_ITSELF, "has sent no heartbeat for"),
     (retries_pending, Cause.RETRY, "tried again"),
     (no_worker, Cause.NO_WORKER, "no live worker"),
     (busy_workers, Cause.BUSY, "import"),

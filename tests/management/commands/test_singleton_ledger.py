@@ -114,6 +114,14 @@ def test_what_is_left_out_is_counted() -> None:
     assert len(lines) == 1 + 50 + 1
 
 
+def test_where_no_slot_was_before_the_first_run_nothing_is_missing() -> None:
+    scheduled(schedule="@hourly")
+    all_ran(night(begin=NIGHT + HOUR))
+    since = (NIGHT + MINUTE).isoformat()
+    status, (summary,) = told("nightly", "--since", since, *THAT_NIGHT[2:])
+    assert (status, summary) == (0, "nightly: 23 ran once, 0 twice, 0 did not.")
+
+
 def test_as_json() -> None:
     scheduled(schedule="@hourly")
     all_ran(night(), NIGHT + 3 * HOUR)
