@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 TESTS = Path(__file__).parent
 #: Paths below tests/: what depends on the database, and so runs on each of them. All else runs on SQLite.
 EVERYWHERE = {
-    "admin/test_admin_day.py",
+    "admin/test_admin_ledger.py",
     "admin/test_admin_one_offs.py",
     "admin/test_admin_queries.py",
     "contract",

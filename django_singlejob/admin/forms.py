@@ -1,4 +1,5 @@
-"""The forms: one enqueues a one-off, with arguments as JSON; one pauses jobs; one asks about a slot."""
+"""The forms: one enqueues a one-off, with arguments as JSON; one pauses jobs; one asks about a slot; one chooses
+slots."""
 
 import json
 from datetime import datetime
@@ -148,19 +149,11 @@ class PauseForm(forms.Form):
         return until
 
 
-class SlotForm(forms.Form):
-    """The form that asks about a slot of a job."""
+class ISOField(forms.CharField):
+    """An instant in ISO 8601, which may be naive; ``None`` if the field is empty."""
 
-    job = forms.CharField(label=_("Job"), max_length=NAME_LENGTH)
-    at = forms.CharField(
-        label=_("At the slot"),
-        required=False,
-        help_text=_("Such as 2026-11-22 03:00, in the job's time zone. Leave empty to ask about now."),
-    )
-
-    def clean_at(self) -> datetime | None:
-        """A naive instant is on the wall clock of the job's zone."""
-        given, wrong = self.cleaned_data["at"], gettext("Enter an instant, such as 2026-11-22 03:00.")
+    def clean(self, value: Any) -> Any:
+        given, wrong = super().clean(value), gettext("Enter an instant, such as 2026-11-22 03:00.")
         try:
             at = datetime.fromisoformat(given) if given else None
         except ValueError as error:
@@ -168,3 +161,23 @@ class SlotForm(forms.Form):
         if at and not 1970 <= at.year <= 2100:
             raise ValidationError(wrong)
         return at
+
+
+class SlotForm(forms.Form):
+    """The form that asks about a slot of a job. A naive instant is on the wall clock of the job's zone."""
+
+    job = forms.CharField(label=_("Job"), max_length=NAME_LENGTH)
+    at = ISOField(
+        label=_("At the slot"),
+        required=False,
+        help_text=_("Such as 2026-11-22 03:00, in the job's time zone. Leave empty to ask about now."),
+    )
+
+
+class SpanForm(forms.Form):
+    """The form that chooses which slots to show: the ``hours`` from ``since`` on. A naive instant is on the wall clock
+    of the job's zone or, of many jobs, of the project's."""
+
+    job = forms.CharField(required=False, widget=forms.HiddenInput)
+    since = ISOField(label=_("From"), required=False, widget=forms.TextInput(attrs={"placeholder": "2026-11-22 18:00"}))
+    hours = forms.IntegerField(label=_("Hours"), required=False, min_value=1, max_value=7 * 24)

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import islice
@@ -11,6 +12,7 @@ from zoneinfo import ZoneInfo
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.views.main import SEARCH_VAR
+from django.core.exceptions import BadRequest
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString
@@ -47,16 +49,19 @@ from django_singlejob.control import pausing
 from django_singlejob.control.pausing import at_the_gate
 from django_singlejob.jobs import registry
 from django_singlejob.jobs.names import is_storable
-from django_singlejob.jobs.schedule import PATIENCE, slots_between
+from django_singlejob.jobs.schedule import PATIENCE, next_slot, slots_between
+from django_singlejob.locking.grant import is_left_to_schedule
 from django_singlejob.models import JobStatus, OneOffJob, Overview
 from django_singlejob.models.jobs import gates, mean_of
 from django_singlejob.models.one_offs import PRIORITIES, one_offs
+from django_singlejob.models.runs import runs
 from django_singlejob.monitoring.health import Health, State, schedule_of, survey
 from django_singlejob.monitoring.workers import serves, workers
-from django_singlejob.process.clock import DBNow, instant_in_words, saturated
+from django_singlejob.process.clock import DBNow, instant_in_words, saturated, storable
 from django_singlejob.running.enqueue import Order, place
 
 NEXT_SLOTS = 5
+JUST = timedelta.resolution
 # If a later slot was written by hand, the slots after it are not shown.
 LAST_SLOT = datetime.max.replace(tzinfo=UTC) - PATIENCE
 ATTENTION = "attention"
@@ -225,12 +230,13 @@ class JobStatusAdmin(StoppingAdmin):
 
     @admin.action(description=_("Run now"), permissions=["run"])
     def run_now(self, request: HttpRequest, queryset: object) -> HttpResponse | None:
+        slot = _slot_of(request)
         for name in _chosen(request):
-            answer = at_the_gate(name, partial(_order, name, user_name(request)))
+            answer = at_the_gate(name, partial(_order, name, user_name(request), slot))
             if isinstance(answer, str | None):
                 self.message_user(request, answer or _busy(name), messages.WARNING)
                 continue
-            self._log(request, name, gettext("Requested a run now: one-off %d.") % answer.pk)
+            self._log(request, name, _requested(answer, slot))
             if any(worker.is_live and serves(worker, answer.queue_name) for worker in workers()):
                 message = gettext("The next free worker will run the job %s.") % name
                 self.message_user(request, message, messages.SUCCESS)
@@ -330,12 +336,31 @@ def _busy(name: str) -> str:
     return gettext("The job %s was not changed, because another transaction is using it. Try again.") % name
 
 
-def _order(name: str, requested_by: str) -> OneOffJob | str:
+def _slot_of(request: HttpRequest) -> datetime | None:
+    """The past slot that is to be run; ``None``: none is named."""
+    given = request.POST.get("slot")
+    if not given:
+        return None
+    with suppress(ValueError):
+        found = datetime.fromisoformat(given)
+        if found.tzinfo and (slot := storable(found)):
+            return slot
+    raise BadRequest(f"{given!r:.40} is not a slot.")  # a page of ours does not send it
+
+
+def _requested(one_off: OneOffJob, slot: datetime | None) -> str:
+    if slot is None:
+        return gettext("Requested a run now: one-off %d.") % one_off.pk
+    facts = {"slot": instant_in_words(slot), "pk": one_off.pk}
+    return gettext("Requested a run of the slot %(slot)s: one-off %(pk)d.") % facts
+
+
+def _order(name: str, requested_by: str, slot: datetime | None) -> OneOffJob | str:
     """Enqueue a one-off for this user, and return it, or the reason why not."""
-    if complaint := why_not_run(name):
+    if complaint := why_not_run(name) or (why_not_run_slot(name, slot) if slot else None):
         return complaint
     order = Order(job_name=name, max_attempts=registry.get(name).most_attempts, priority=PRIORITIES[-1])
-    return place(order, [], {}, requested_by=requested_by)
+    return place(order, [], {}, requested_by=requested_by, retried_slot=slot)
 
 
 def why_not_run(name: str) -> str | None:
@@ -350,6 +375,20 @@ def why_not_run(name: str) -> str | None:
     soon = Q(run_after__lte=DBNow()) | Q(attempt__gt=0)
     if one_offs().waiting().filter(soon, job_name=name, args=[], kwargs={}).exists():
         return gettext("The job %s is already waiting for a free worker. Is a worker running?") % name
+    return None
+
+
+def why_not_run_slot(name: str, slot: datetime) -> str | None:
+    """The reason why this past slot of the job cannot be run by hand, or ``None`` if it can."""
+    own, facts = gates().filter(name=name).survey()[name], {"name": name, "slot": instant_in_words(slot)}
+    attempts = runs().filter(Q(slot=slot) | Q(retried_slot=slot), job_name=name)
+    schedule = schedule_of(own)
+    if not attempts.exists() and (schedule is None or next_slot(schedule, slot - JUST) != slot):
+        return gettext("%(slot)s is not a slot of the job %(name)s.") % facts
+    if runs().has_succeeded(name, slot):
+        return gettext("The slot %(slot)s of the job %(name)s was run successfully. Run the job now instead.") % facts
+    if attempts.running().exists() or is_left_to_schedule(own, slot, is_again=own.abandoned):
+        return gettext("The slot %(slot)s of the job %(name)s is running, or due, or will be run again.") % facts
     return None
 
 

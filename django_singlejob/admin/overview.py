@@ -20,10 +20,10 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as _, gettext_lazy, ngettext
 from django.views.decorators.http import require_safe
 
-from django_singlejob.admin import day, history, recent
+from django_singlejob.admin import history, ledger, recent
 from django_singlejob.admin.addresses import address
 from django_singlejob.admin.cells import badge, breakable, clock_time, duration, first_line, grouped, link, list_of
-from django_singlejob.admin.forms import SlotForm
+from django_singlejob.admin.forms import SlotForm, SpanForm
 from django_singlejob.admin.history import LastError, Period
 from django_singlejob.admin.read_only import LIVE, ReadOnlyAdmin, is_refreshing, register_jobs
 from django_singlejob.admin.states import how_long
@@ -41,6 +41,7 @@ from django_singlejob.process.escaping import shown
 
 HOURS = (1, 6, 24, 72)
 USUAL = 6
+HOURS_OF_LEDGER = 24
 # Two screens show no more. The other rows are in the lists.
 MOST_ROWS = 5
 MOST_FAILURES = 3
@@ -63,7 +64,7 @@ class OverviewAdmin(ReadOnlyAdmin):
     def get_urls(self) -> list[URLPattern]:
         pages = {
             "": ("changelist", self.changelist_view),
-            "day/": ("day", self.day_view),
+            "ledger/": ("ledger", self.ledger_view),
             "winners/": ("winners", self.winners_view),
             "why/": ("why", self.why_view),
         }
@@ -90,16 +91,20 @@ class OverviewAdmin(ReadOnlyAdmin):
         return self._page(request, "winners.html", context)
 
     @method_decorator(require_safe)
-    def day_view(self, request: HttpRequest) -> HttpResponse:
-        """The slots of the last and the next 24 hours, of all jobs or of the one that ``job`` names."""
+    def ledger_view(self, request: HttpRequest) -> HttpResponse:
+        """What became of each slot of a day or a night, and what is to come: of all jobs, or of the one that ``job``
+        names."""
         self._begin(request)
-        name = request.GET.get("job")
-        if name is None:
-            return self._page(request, "day.html", {"title": _("The day"), **day.of_all(request.GET.get("page"))})
-        found = day.of_one(name) if is_storable(name) else None
+        name, form = request.GET.get("job"), SpanForm({"hours": HOURS_OF_LEDGER, **request.GET.dict()})
+        chosen = form.cleaned_data if form.is_valid() else {}
+        asked = chosen.get("since"), chosen.get("hours") or HOURS_OF_LEDGER
+        context = {"title": _("The slots"), "form": form, "may_run": self.may(request, "run_jobstatus")}
+        if not name:
+            return self._page(request, "ledger.html", {**context, **ledger.of_all(*asked, request.GET.get("page"))})
+        found = ledger.of_one(name, *asked) if is_storable(name) else None
         if found is None:
             raise Http404(f"There is no job {name!r:.{NAME_LENGTH}}.")
-        return self._page(request, "day_of_job.html", {"title": _("The day of %s") % found["name"], **found})
+        return self._page(request, "ledger.html", {**context, "title": _("The slots of %s") % found["name"], **found})
 
     @method_decorator(require_safe)
     def why_view(self, request: HttpRequest) -> HttpResponse:

@@ -141,7 +141,7 @@ def decided(
         return end
     if arguments := call():
         columns = {"job_name": job.name, "max_attempts": job.most_attempts, "attempt": 1}
-        columns["retried_slot"] = grant.slot or grant.request.slot
+        columns["retried_slot"] = grant.slot_of_run
         columns |= {"args": arguments[0], "kwargs": arguments[1], "created_at": _NOW, "run_after": DBNow() + delay}
         return end._replace(retry=columns)
     message = "The job %r is not retried: its arguments would not come back from JSON unchanged."

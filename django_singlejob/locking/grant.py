@@ -123,7 +123,8 @@ def pause_in_words(own: "JobStatus") -> str:
 
 def _called(request: LockRequest, snapshot: Snapshot) -> PlannedRun | Refusal:
     """A run that no schedule starts. It consumes no slot, not even that of a run whose holder died."""
-    if request.slot and _is_left_to_schedule(request, snapshot, request.slot):
+    own, is_again = snapshot.own, snapshot.is_slot_abandoned and request.allows_rerun(snapshot.own.last_attempt)
+    if request.slot and is_left_to_schedule(own, request.slot, is_again=is_again):
         return Refusal(Reason.NOT_DUE, next_slot=snapshot.own.next_slot)
     if request.one_off:
         return PlannedRun(attempt=request.one_off.attempt + 1)
@@ -133,13 +134,12 @@ def _called(request: LockRequest, snapshot: Snapshot) -> PlannedRun | Refusal:
     return PlannedRun()
 
 
-def _is_left_to_schedule(request: LockRequest, snapshot: Snapshot, slot: datetime) -> bool:
-    """Whether the slot is to come, or due, or will be run again: by hand, it would run twice."""
-    own = snapshot.own
-    is_again = snapshot.is_slot_abandoned and request.allows_rerun(own.last_attempt)
+def is_left_to_schedule(own: "JobStatus", slot: datetime, *, is_again: bool) -> bool:
+    """Whether the slot is to come, or due, or will be run again: by hand, it would run twice. ``is_again``: the run of
+    the last slot was cut off, and may begin again."""
     # Cron may fire late for a slot that the row does not have yet, because the schedule is new.
     due = min(own.next_slot or own.now, own.now - options().slot_tolerance)
-    return slot >= due or (is_again and slot == own.last_slot) or one_offs().will_retry(request.job_name, slot)
+    return slot >= due or (is_again and slot == own.last_slot) or one_offs().will_retry(own.name, slot)
 
 
 def _scheduled(request: LockRequest, snapshot: Snapshot, policy: Policy) -> PlannedRun | Refusal | Claim:
@@ -260,6 +260,12 @@ class Grant(NamedTuple):
         return self.slot is not None and not self.request.allows_rerun(self.attempt)
 
     @property
+    def slot_of_run(self) -> datetime | None:
+        """The slot that it runs, also by hand or as a retry; ``None`` if it is not the run of a slot."""
+        one_off = self.request.one_off
+        return self.slot or self.request.slot or (one_off.retried_slot if one_off else None)
+
+    @property
     def run_id(self) -> int | None:
         """The primary key of its run in the history; ``None`` if it has none, or none is known."""
         return self.entry.pk if self.entry else None
@@ -271,7 +277,7 @@ class Grant(NamedTuple):
             lock=self.request.name,
             run=self.run_id,
             fence=self.fence,
-            slot=self.slot or self.request.slot,
+            slot=self.slot_of_run,
             reason=reason,
             token=self.token,
         )

@@ -8,25 +8,28 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
-from enum import StrEnum
 from functools import cached_property
 from heapq import nsmallest
 from itertools import chain, groupby, islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
+from django.db import models
 from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
 
 from django_singlejob.conf import options
 from django_singlejob.jobs import registry
 from django_singlejob.jobs.schedule import EPOCH, MINUTE, Every, Schedule, next_slot, slots_between
 from django_singlejob.models.jobs import MILLISECOND, gates
-from django_singlejob.models.notes import NoteKind
+from django_singlejob.models.notes import NoteKind, notes
+from django_singlejob.models.one_offs import one_offs
 from django_singlejob.models.runs import runs
 from django_singlejob.monitoring.causes import Answer, Cause
 from django_singlejob.monitoring.evidence import Change, Pause, changes, pauses
 from django_singlejob.monitoring.health import OVERDUE
 from django_singlejob.monitoring.why import RUN_WITHIN, Facts
+from django_singlejob.process.clock import DBNow
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobRun
@@ -39,22 +42,22 @@ EARLY = timedelta(minutes=5)
 JUST = timedelta.resolution
 
 
-class SlotOutcome(StrEnum):
+class SlotOutcome(models.TextChoices):
     """What became of a slot; the worst first."""
 
-    TWICE = "twice"
-    MISSED = "missed"
-    CUT_OFF = "cut_off"
-    FAILED = "failed"
-    STOPPED = "stopped"
-    SCHEDULE_NOT_KNOWN = "schedule_not_known"
-    NO_RECORD = "no_record"
-    PAUSED = "paused"
-    TOGETHER = "taken_together"
-    DUE = "due"
-    RUNNING = "running"
-    SKIPPED = "skipped"
-    RAN = "ran"
+    TWICE = "twice", _("twice")
+    MISSED = "missed", _("missed")
+    CUT_OFF = "cut_off", _("cut off")
+    FAILED = "failed", _("failed")
+    STOPPED = "stopped", _("stopped")
+    SCHEDULE_NOT_KNOWN = "schedule_not_known", _("schedule not known")
+    NO_RECORD = "no_record", _("no record")
+    PAUSED = "paused", _("paused")
+    TOGETHER = "taken_together", _("taken together")
+    DUE = "due", _("due")
+    RUNNING = "running", _("running")
+    SKIPPED = "skipped", _("skipped")
+    RAN = "ran", _("ran")
 
 
 NOT_RUN = {SlotOutcome.MISSED, SlotOutcome.NO_RECORD, SlotOutcome.PAUSED, SlotOutcome.TOGETHER}
@@ -63,6 +66,14 @@ MISSED = {SlotOutcome.MISSED, SlotOutcome.CUT_OFF}
 # They are not listed.
 COUNTED = {SlotOutcome.DUE, SlotOutcome.RUNNING, SlotOutcome.SKIPPED, SlotOutcome.RAN}
 ANSWERED = {*SlotOutcome} - COUNTED - {SlotOutcome.NO_RECORD, SlotOutcome.TOGETHER, SlotOutcome.SCHEDULE_NOT_KNOWN}
+
+
+class Entry(NamedTuple):
+    """A slot, what became of it, and its runs, the oldest first."""
+
+    slot: datetime
+    outcome: SlotOutcome
+    attempts: "Sequence[JobRun]"
 
 
 class Stretch(NamedTuple):
@@ -90,6 +101,7 @@ class Ledger(NamedTuple):
         counts: how many slots there are of each outcome.
         stretches: those that did not run, ran twice or failed, the oldest first.
         left_out: how many of these slots are not among ``stretches``.
+        entries: all slots, the oldest first.
     """
 
     name: str
@@ -99,6 +111,7 @@ class Ledger(NamedTuple):
     counts: Counter[SlotOutcome]
     stretches: Sequence[Stretch]
     left_out: int
+    entries: Sequence[Entry] = ()
 
 
 def scheduled_jobs() -> list[str]:
@@ -108,8 +121,23 @@ def scheduled_jobs() -> list[str]:
     return sorted(in_code.union(in_database))
 
 
-def ledger_of(name: str, since: datetime, until: datetime) -> Ledger:
-    """The job's slots from ``since`` on, and before ``until``, as far as they are past. Raises ``UnknownName``."""
+def jobs_in_trouble(since: datetime, until: datetime) -> set[str]:
+    """The names of the jobs that may have a slot then that was missed, or whose run did not end well."""
+    given_up = notes().filter(kind=NoteKind.MISSED, last_slot__gte=since, first_slot__lt=until)
+    ended = runs().filter(
+        started_at__gte=since, started_at__lt=until, status__in=("failed", "abandoned", "interrupted")
+    )
+    late = gates().filter(next_slot__lt=DBNow() - OVERDUE)
+    return {
+        *given_up.values_list("job_name", flat=True).distinct(),
+        *ended.order_by().values_list("job_name", flat=True).distinct(),
+        *late.values_list("name", flat=True),
+    }
+
+
+def ledger_of(name: str, since: datetime, until: datetime, most: int = MOST_STRETCHES) -> Ledger:
+    """The job's slots from ``since`` on, and before ``until``, as far as they are past. At most ``most`` stretches are
+    listed. Raises ``UnknownName``."""
     facts = Facts(name)
     known, until = _known(facts), min(until.astimezone(UTC), facts.now)
     if known is None or known.since >= until:
@@ -124,7 +152,7 @@ def ledger_of(name: str, since: datetime, until: datetime) -> Ledger:
     entries = Entries(facts, known.complete_since, ran, {_key(slot): slot for slot in slots})
     outcomes = entries.outcomes(until)
     found, worst_first = [*_stretches(entries, outcomes)], [*SlotOutcome]
-    worst = nsmallest(MOST_STRETCHES, found, key=lambda each: worst_first.index(each.outcome))
+    worst = nsmallest(most, found, key=lambda each: worst_first.index(each.outcome))
     return Ledger(
         name=name,
         zone=facts.zone,
@@ -133,6 +161,7 @@ def ledger_of(name: str, since: datetime, until: datetime) -> Ledger:
         counts=Counter(outcomes.values()),
         stretches=[*Explanations(entries).of(sorted(worst, key=attrgetter("slots")))],
         left_out=sum(len(each.slots) for each in found) - sum(len(each.slots) for each in worst),
+        entries=[Entry(entries.instant(key), outcome, entries.ran.get(key, ())) for key, outcome in outcomes.items()],
     )
 
 
@@ -262,23 +291,25 @@ class Entries:
         return SlotOutcome.DUE if self._is_run_again(last) else SlotOutcome.CUT_OFF
 
     def _is_run_again(self, run: "JobRun") -> bool:
+        if run.retried_slot:
+            return one_offs().will_retry(self.facts.name, run.retried_slot)
         status, ended = self.facts.status, run.finished_at or run.started_at
         is_last = status is not None and status.abandoned and status.last_slot == run.slot
-        return is_last and ended > self.facts.now - OVERDUE
+        return is_last and not self.facts.is_used_up(run) and ended > self.facts.now - OVERDUE
 
     def _of_not_run(self, key: int, slot: datetime) -> SlotOutcome:
         next_run = self._next_run(key)
         moved_at = self._given_up.get(key) or (next_run.started_at if next_run else self.facts.now)
         if any(
             begin <= slot < (end or moved_at) and (last or moved_at) > moved_at - RUN_WITHIN
-            for begin, end, _, last in self._pauses
+            for begin, end, _note, last in self._pauses
         ):
             return SlotOutcome.PAUSED
         if key in self._given_up:
             return SlotOutcome.MISSED
         if slot < self._complete_since - MILLISECOND:
             return SlotOutcome.NO_RECORD
-        if self._is_due(slot):
+        if self._is_due(slot) or (next_run is None and self._is_given_back(slot)):
             return SlotOutcome.DUE
         # It began a moment after it was decided. What was too late by then has a note.
         is_in_time = next_run is not None and moved_at <= slot + self.facts.grace + MINUTE
@@ -313,6 +344,14 @@ class Entries:
         is_next = status is not None and status.next_slot is not None and status.next_slot <= slot
         return is_next and slot > self.facts.now - OVERDUE
 
+    def _is_given_back(self, slot: datetime) -> bool:
+        """Whether the run of the last slot, or of this one with it, ended before its body began, and begins anew."""
+        status, job = self.facts.status, self.facts.job
+        if status is None or job is None or not (status.abandoned and status.last_slot):
+            return False
+        is_reached = slot <= status.last_slot + MILLISECOND and status.last_attempt < job.max_attempts
+        return is_reached and slot > self.facts.now - OVERDUE
+
 
 _OF_STATUS = {
     "successful": SlotOutcome.RAN,
@@ -339,7 +378,7 @@ def _stretches(entries: Entries, outcomes: Mapping[int, SlotOutcome]) -> Iterato
         outcome = outcomes[key]
         return outcome, entries.ran[key][-1].error if outcome == SlotOutcome.FAILED else ""
 
-    for (outcome, _), keys in groupby(outcomes, key=sort):
+    for (outcome, _error), keys in groupby(outcomes, key=sort):
         if outcome not in COUNTED:
             yield Stretch([*map(entries.instant, keys)], outcome)
 

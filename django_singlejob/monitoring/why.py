@@ -253,7 +253,7 @@ class Facts:
         if self.status is None or slot is None:
             return self._never_asked(self.schedule) if self.schedule else None
         last = [*runs().filter(job_name=self.name).order_by("-started_at", "-pk")[:1]]
-        if last and self._is_used_up(last[0]) and not self.status.abandoned:
+        if last and self.is_used_up(last[0]):
             return self.say(Cause.USED_UP, slot=last[0].slot, number=last[0].attempt, evidence=last)
         return self.say(Cause.TO_COME, slot=slot, time=slot - self.now, evidence=last)
 
@@ -264,7 +264,7 @@ class Facts:
         slot = next_slot(schedule, self.now)
         return self.say(Cause.TO_COME, slot=slot, time=slot - self.now)
 
-    def _is_used_up(self, run: "JobRun") -> bool:
+    def is_used_up(self, run: "JobRun") -> bool:
         most = self.job.max_attempts if self.job else 1
         return run.slot is not None and run.status in ("abandoned", "interrupted") and run.attempt >= most
 
@@ -317,7 +317,7 @@ class Facts:
         for note in self.notes:
             if note.kind == NoteKind.STOPPED and note.details == str(last.token):
                 return self.say(Cause.STOPPED, by=note.by or None, evidence=[*attempts, note], **facts)
-        if self._is_used_up(last) and len(attempts) > 1:
+        if self.is_used_up(last) and len(attempts) > 1:
             return self.say(Cause.USED_UP, slot=last.slot, number=last.attempt, evidence=attempts)
         facts |= {"status": last.get_status_display(), "error": last.error[:ERROR_LENGTH]}
         return self.say(Cause.FAILED, evidence=attempts, **facts)

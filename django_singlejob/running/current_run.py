@@ -28,8 +28,8 @@ class CurrentRun:
     Attributes:
         job: the job.
         lease: the right to run it. Call ``lease.check()`` in long loops, and write inside ``lease.atomic()``.
-        slot: the instant at which its schedule was due (aware, UTC), also if ``--slot`` runs it by hand; ``None`` if
-            it is not the run of a slot.
+        slot: the instant at which its schedule was due (aware, UTC), also if somebody runs it by hand, and in a retry;
+            ``None`` if it is not the run of a slot.
         attempt: 1, or more if it repeats a run that was cut off.
     """
 

@@ -300,7 +300,7 @@ class Run:
 
     def begin(self, lease: Lease) -> None:
         """Run under this lease from now on."""
-        job, self.granted, slot = self.job, lease, lease.grant.slot or lease.grant.request.slot
+        job, self.granted, slot = self.job, lease, lease.grant.slot_of_run
         self._run = CurrentRun(job=job, lease=lease, slot=slot, attempt=lease.grant.attempt)
         self._acquire_duration, self._started_at = since(self._asked_at), local_now()
         if job.max_runtime:

@@ -84,7 +84,7 @@ def names() -> list[str]:
 def address(name: str) -> str:
     """The URL with this name, of the first row if it needs a row."""
     name_of_model, _, page = name.partition("_")
-    if page in ("changelist", "add", "clear", "stop", "day", "winners", "why"):
+    if page in ("changelist", "add", "clear", "stop", "ledger", "winners", "why"):
         return reverse(f"admin:django_singlejob_{name}")
     change = page_of(name_of_model)
     return change.replace("/change/", "/" if page == "onwards" else f"/{page}/")

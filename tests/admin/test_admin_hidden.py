@@ -78,10 +78,10 @@ def test_the_list_shows_them_only_where_it_is_asked_to(admin_client: Client) -> 
     assert not is_listed(admin_client, "kept", "?state=hidden")
 
 
-def test_the_overview_and_the_day_leave_them_out(admin_client: Client) -> None:
+def test_the_overview_and_the_ledger_leave_them_out(admin_client: Client) -> None:
     has_run("mistyped")
     gates().update(consecutive_failures=1, hidden=True, schedule="@hourly", time_zone="UTC")
-    for page in "overview_changelist", "overview_day":
+    for page in "overview_changelist", "overview_ledger":
         assert (
             page_of("jobstatus", "mistyped")
             not in Page(shown(admin_client, reverse(f"admin:django_singlejob_{page}"))).links

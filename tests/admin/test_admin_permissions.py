@@ -48,7 +48,7 @@ for model in "joblock", "jobstatus", "jobrun", "oneoffjob":
         f"{model}_onwards": ONWARDS,
     }
 MATRIX |= {"joblock_clear": WHO_ACTS, "joblock_stop": WHO_ACTS, "overview_changelist": WHO_SEES}
-MATRIX |= {"overview_day": WHO_SEES, "overview_winners": WHO_SEES, "overview_why": WHO_SEES}
+MATRIX |= {"overview_ledger": WHO_SEES, "overview_winners": WHO_SEES, "overview_why": WHO_SEES}
 
 
 @pytest.fixture

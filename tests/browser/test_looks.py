@@ -35,7 +35,8 @@ def stopped() -> str:
 PAGES = {
     "index": lambda: reverse("admin:index"),
     "overview": lambda: OVERVIEW,
-    "day": lambda: f"{OVERVIEW}day/",
+    "ledger": lambda: f"{OVERVIEW}ledger/",
+    "ledger-of-job": lambda: f"{OVERVIEW}ledger/?job=newsletter",
     "winners": lambda: f"{OVERVIEW}winners/",
     "why": lambda: f"{OVERVIEW}why/?job=thumbnails",
     "jobs": lambda: list_of("jobstatus"),
@@ -55,11 +56,11 @@ PAGES = {
     "one-off": lambda: page_of("oneoffjob", OneOffJob.objects.get(status="failed").pk),
     "one-off-add": lambda: reverse("admin:django_singlejob_oneoffjob_add"),
 }
-EMPTY = ["overview", "day", "winners", "jobs", "locks", "runs", "one-offs"]
+EMPTY = ["overview", "ledger", "winners", "jobs", "locks", "runs", "one-offs"]
 # The pictures in the documentation.
 DOCUMENTED = {
     "overview-light-desktop": "overview",
-    "day-light-desktop": "day",
+    "ledger-light-desktop": "ledger",
     "run-light-desktop": "run",
     "clear-light-desktop": "clear",
 }

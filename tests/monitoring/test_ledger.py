@@ -19,6 +19,7 @@ from django_singlejob.monitoring import ledger
 from django_singlejob.monitoring.causes import Cause
 from django_singlejob.monitoring.ledger import Ledger, SlotOutcome, ledger_of, scheduled_jobs
 from django_singlejob.process.clock import DBNow
+from django_singlejob.running.enqueue import Order, place
 from django_singlejob.worker.due import follow_code
 from tests.contract.acts import HOUR, MINUTE, SECOND, hourly, scheduled
 
@@ -404,3 +405,27 @@ def test_the_worst_are_told_first_if_there_are_too_many() -> None:
     found = of(length=4 * HOUR)
     assert ("twice", 1) in told(found)
     assert found.left_out == 120 - 1 - 49 + 2
+
+
+def test_a_slot_whose_attempts_are_used_up_is_not_due_again() -> None:
+    slot = newest_of(scheduled(schedule=timedelta(hours=1), max_attempts=1))
+    ran(slot, status="abandoned", finished_at=database_now())
+    gates().update(abandoned=True, last_slot=slot, last_attempt=1)
+    assert counts(ledger_of("nightly", slot, slot + HOUR)) == {"cut_off": 1}
+
+
+def test_a_retry_that_was_cut_off_and_waits_is_due() -> None:
+    slot = newest_of(scheduled(schedule=timedelta(hours=1), retries=1))
+    ran(slot, status="failed")
+    times = {"started_at": slot + MINUTE, "finished_at": slot + 2 * MINUTE}
+    ran(None, retried_slot=slot, attempt=2, status="interrupted", trigger="one_off", **times)
+    place(Order(job_name="nightly", max_attempts=3), [], {}, retried_slot=slot, attempt=1)
+    assert counts(ledger_of("nightly", slot, slot + HOUR)) == {"due": 1}
+
+
+def test_a_slot_whose_grant_was_given_back_is_due() -> None:
+    job = scheduled(schedule=MINUTE)
+    slot = newest_of(job) - MINUTE
+    ran(slot - 2 * MINUTE)
+    gates().update(abandoned=True, last_slot=slot, last_attempt=0, next_slot=slot + MINUTE)
+    assert counts(ledger_of("nightly", slot - 2 * MINUTE, slot + MINUTE / 2)) == {"ran": 1, "due": 2}

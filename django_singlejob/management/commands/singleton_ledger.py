@@ -100,13 +100,9 @@ def _summary(counts: Counter[SlotOutcome]) -> str:
 
 
 def _counted(counts: Counter[SlotOutcome], what: str) -> str:
-    parts = [f"{counts[each]:,} {_word(each)}" for each in SlotOutcome if counts[each] and each != SlotOutcome.RAN]
+    parts = [f"{counts[each]:,} {each.label}" for each in SlotOutcome if counts[each] and each != SlotOutcome.RAN]
     aside = f" ({', '.join(parts)})" if parts else ""
     return f"{counts.total():,} {what}{aside}"
-
-
-def _word(outcome: SlotOutcome) -> str:
-    return outcome.replace("_", " ")
 
 
 def _when(stretch: Stretch, zone: tzinfo) -> str:
@@ -117,7 +113,7 @@ def _when(stretch: Stretch, zone: tzinfo) -> str:
 def _reason(stretch: Stretch, zone: tzinfo) -> str:
     """Why, without the slot, with which the line begins."""
     if stretch.answer is None:
-        return f"{_word(stretch.outcome)}."
+        return f"{stretch.outcome.label}."
     if stretch.outcome == SlotOutcome.TWICE:
         return f"ran twice. {' '.join(stretch.answer.evidence)}"
     sentence = stretch.answer.sentence.removeprefix(f"{instant_in_words(stretch.slots[0], zone)} ")
@@ -126,8 +122,10 @@ def _reason(stretch: Stretch, zone: tzinfo) -> str:
 
 def _facts(ledger: Ledger) -> dict[str, Any]:
     counts = {outcome.value: ledger.counts[outcome] for outcome in SlotOutcome}
+    facts = ledger._asdict()
+    del facts["entries"]
     return {
-        **ledger._asdict(),
+        **facts,
         "zone": str(ledger.zone),
         "counts": counts,
         "stretches": [*map(_facts_of_stretch, ledger.stretches)],
