@@ -149,6 +149,12 @@ NOBODY_NOW = WORDS[Cause.NOBODY]._replace(
 NOT_HERE_NOW = WORDS[Cause.NOT_HERE]._replace(
     sentence=_("It has been due since {slot}. It is for {on}, and only {servers} ask.")
 )
+DISABLED_THERE = WORDS[Cause.DISABLED]._replace(
+    sentence=_("It has been due since {slot}, and nothing runs on {servers}: SINGLEJOB['ENABLED'] is False there.")
+)
+JUST_DUE = WORDS[Cause.TO_COME]._replace(
+    sentence=_("It is due since {slot}. A worker begins it within seconds, and passes of cron in the next minute.")
+)
 NOT_KNOWN_NOW = WORDS[Cause.NOT_KNOWN]._replace(
     sentence=_("It has been due since {slot}, and nothing that is recorded says why it is not run.")
 )

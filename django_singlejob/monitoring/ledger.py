@@ -28,7 +28,8 @@ from django_singlejob.models.runs import runs
 from django_singlejob.monitoring.causes import Answer, Cause
 from django_singlejob.monitoring.evidence import Change, Pause, changes, pauses
 from django_singlejob.monitoring.health import OVERDUE
-from django_singlejob.monitoring.why import RUN_WITHIN, Facts
+from django_singlejob.monitoring.job_facts import JobFacts
+from django_singlejob.monitoring.why_then import RUN_WITHIN, answer_of
 from django_singlejob.process.clock import DBNow
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def jobs_in_trouble(since: datetime, until: datetime) -> set[str]:
 def ledger_of(name: str, since: datetime, until: datetime, most: int = MOST_STRETCHES) -> Ledger:
     """The job's slots from ``since`` on, and before ``until``, as far as they are past. At most ``most`` stretches are
     listed. Raises ``UnknownName``."""
-    facts = Facts(name)
+    facts = JobFacts(name)
     known, until = _known(facts), min(until.astimezone(UTC), facts.now)
     if known is None or known.since >= until:
         return Ledger(name, facts.zone, None, is_cut=False, counts=Counter(), stretches=[], left_out=0)
@@ -173,7 +174,7 @@ class Known(NamedTuple):
     complete_since: datetime
 
 
-def _known(facts: Facts) -> Known | None:
+def _known(facts: JobFacts) -> Known | None:
     """``None``: neither a run nor a note tells that it had a schedule."""
     with_slot = runs().filter(job_name=facts.name, slot__isnull=False).exclude(trigger="manual").order_by("started_at")
     recorded = [*with_slot.values_list("slot", flat=True)[:1], facts.status.next_slot if facts.status else None]
@@ -186,7 +187,7 @@ def _known(facts: Facts) -> Known | None:
 # --- the slots
 
 
-def _ran(facts: Facts, begin: datetime, until: datetime) -> "tuple[dict[int, list[JobRun]], datetime]":
+def _ran(facts: JobFacts, begin: datetime, until: datetime) -> "tuple[dict[int, list[JobRun]], datetime]":
     """The runs of each slot, by its key, the oldest first, and from which slot on they were read: there may be too
     many. Later slots than ``until`` are among them, because one of these may have run in place of an earlier one."""
     early = max(EARLY, options().slot_tolerance)
@@ -208,7 +209,7 @@ def _key(slot: datetime) -> int:
     return (slot - EPOCH + MILLISECOND / 2) // MILLISECOND
 
 
-def _slots(facts: Facts, since: datetime, until: datetime) -> tuple[list[datetime], datetime]:
+def _slots(facts: JobFacts, since: datetime, until: datetime) -> tuple[list[datetime], datetime]:
     """The slots, and from when on these are all: there may be too many."""
     found = [*islice(_slots_of_all(facts, since, until), MOST_SLOTS + 1)]
     if len(found) > MOST_SLOTS:
@@ -219,7 +220,7 @@ def _slots(facts: Facts, since: datetime, until: datetime) -> tuple[list[datetim
     return found, since
 
 
-def _slots_of_all(facts: Facts, since: datetime, until: datetime) -> Iterator[datetime]:
+def _slots_of_all(facts: JobFacts, since: datetime, until: datetime) -> Iterator[datetime]:
     for schedule, begin, end in _eras(facts, since, until):
         if schedule:
             yield from slots_between(schedule, max(begin, since) - JUST, min(end, until - JUST))
@@ -233,7 +234,7 @@ class Era(NamedTuple):
     end: datetime
 
 
-def _eras(facts: Facts, since: datetime, until: datetime) -> Iterator[Era]:
+def _eras(facts: JobFacts, since: datetime, until: datetime) -> Iterator[Era]:
     last: Change | None = None
     for change in changes(facts.notes):
         yield Era(_agreed(last, change.before), _begin_after(last) if last else since, change.at)
@@ -257,7 +258,7 @@ class Entries:
     """The slots of a job and their runs, by their keys."""
 
     def __init__(
-        self, facts: Facts, complete_since: datetime, ran: "dict[int, list[JobRun]]", slots: dict[int, datetime]
+        self, facts: JobFacts, complete_since: datetime, ran: "dict[int, list[JobRun]]", slots: dict[int, datetime]
     ) -> None:
         self.facts, self.ran, self.slots = facts, ran, slots
         self._complete_since = complete_since
@@ -286,7 +287,7 @@ class Entries:
             return SlotOutcome.TWICE
         if last.status in _OF_STATUS:
             return _OF_STATUS[last.status]
-        if self.facts.answer_of(slot, attempts).cause == Cause.STOPPED:
+        if answer_of(self.facts, slot, attempts).cause == Cause.STOPPED:
             return SlotOutcome.STOPPED
         return SlotOutcome.DUE if self._is_run_again(last) else SlotOutcome.CUT_OFF
 
@@ -421,5 +422,5 @@ class Explanations:
 
     def _answer(self, slot: datetime) -> Answer:
         if slot not in self._answers:
-            self._answers[slot] = self._entries.facts.answer_of(slot, self._entries.ran.get(_key(slot), ()))
+            self._answers[slot] = answer_of(self._entries.facts, slot, self._entries.ran.get(_key(slot), ()))
         return self._answers[slot]

@@ -19,10 +19,11 @@ from django_singlejob.locking.clear import clear
 from django_singlejob.models.jobs import database_now, gates
 from django_singlejob.models.locks import locks
 from django_singlejob.models.notes import notes
+from django_singlejob.models.one_offs import one_offs
 from django_singlejob.models.passes import passes
 from django_singlejob.models.runs import runs
 from django_singlejob.monitoring.causes import Answer, Cause
-from django_singlejob.monitoring.marks import Mark, record
+from django_singlejob.monitoring.marks import DISABLED, Mark, record
 from django_singlejob.monitoring.verdict import UnknownName
 from django_singlejob.monitoring.why import why
 from django_singlejob.process.clock import DBNow
@@ -477,9 +478,53 @@ def behind_others() -> None:
     take("django_singlejob.worker.1")
 
 
+def one_that_waits(**settings: Any) -> None:
+    """A one-off has been due for ten minutes, and a worker is there, which runs something."""
+    singleton_job("nightly", **settings)(print).enqueue()
+    one_offs().update(run_after=DBNow() - 10 * MINUTE)
+    take("django_singlejob.worker.1")
+    seen("web1")
+    start_run("import")
+
+
+def a_one_off_for_busy_workers() -> None:
+    one_that_waits()
+
+
+def a_one_off_for_others() -> None:
+    one_that_waits(on="web2")
+
+
+def a_one_off_too_soon() -> None:
+    one_that_waits(min_interval=HOUR)
+    gates().remember("nightly")
+    gates().filter(name="nightly").update(last_started_at=DBNow() - MINUTE)
+
+
+def a_one_off_behind_others_that_are_run() -> None:
+    singleton_job("export")(print).enqueue()
+    one_that_waits()
+
+
+def just_due() -> None:
+    job: Any = singleton_job("nightly", schedule="* * * * *")(print)
+    fall_behind(job)
+    gates().update(next_slot=DBNow() - SECOND)
+    take("django_singlejob.worker.1")
+    seen("web-1")
+    start_run("import")
+
+
+def only_disabled_servers_ask() -> None:
+    due()
+    seen("web-1")
+    passes().update(trouble=DISABLED)
+
+
 def used_up() -> None:
     job = scheduled(max_attempts=2)
     follow_code()
+    gates().update(abandoned=True, last_slot=newest(job), last_attempt=2)  # as a dead holder leaves it
     has_run(ago=20 * MINUTE, slot=newest(job), status="abandoned", attempt=2)
 
 
@@ -504,6 +549,12 @@ NOW: list[tuple[Callable[[], None], Cause, str]] = [
     (no_worker, Cause.NO_WORKER, "no live worker"),
     (busy_workers, Cause.BUSY, "import"),
     (behind_others, Cause.BEHIND, "1 others"),
+    (a_one_off_for_busy_workers, Cause.BUSY, "import"),
+    (a_one_off_for_others, Cause.NOT_HERE, "web2"),
+    (a_one_off_too_soon, Cause.STARTED_RECENTLY, "1 hour"),
+    (a_one_off_behind_others_that_are_run, Cause.BEHIND, "1 others"),
+    (just_due, Cause.TO_COME, "within seconds"),
+    (only_disabled_servers_ask, Cause.DISABLED, "web-1"),
     (used_up, Cause.USED_UP, "begun 2 times"),
 ]
 
@@ -519,6 +570,22 @@ def test_where_nothing_is_enabled_it_says_so(settings: Settings) -> None:
     settings.SINGLEJOB = {"ENABLED": False}
     due()
     assert answer().cause == Cause.DISABLED
+
+
+def test_the_trouble_of_a_server_is_evidence() -> None:
+    due()
+    seen("web-1")
+    passes().update(trouble="The module shop.jobs does not load.")
+    assert any("shop.jobs does not load" in line for line in answer().evidence)
+
+
+def test_a_slot_before_its_first_schedule_has_no_record() -> None:
+    scheduled(schedule="* * * * *")
+    follow_code()
+    (note,) = notes()
+    has_run(ago=-2 * MINUTE, slot=note.first_slot)
+    assert note.first_slot
+    assert answer(at=note.first_slot - MINUTE).cause == Cause.NO_RECORD
 
 
 def test_a_clock_that_is_wrong_is_named() -> None:

@@ -1,0 +1,176 @@
+"""What is known of a job that its page, its ledger and ``why`` tell, and how it is told. It only reads."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta, tzinfo
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from django.utils.text import format_lazy
+from django.utils.translation import gettext
+
+from django_singlejob.conf import ZERO
+from django_singlejob.jobs import registry
+from django_singlejob.jobs.registry import Job
+from django_singlejob.jobs.schedule import Schedule
+from django_singlejob.jobs.slots import MISFIRE_GRACE
+from django_singlejob.models.jobs import database_now, gates
+from django_singlejob.models.locks import locks
+from django_singlejob.models.notes import notes
+from django_singlejob.models.runs import runs
+from django_singlejob.monitoring.causes import (
+    WORDS,
+    Answer,
+    Cause,
+    Words,
+)
+from django_singlejob.monitoring.evidence import Gap
+from django_singlejob.monitoring.findings import roughly
+from django_singlejob.monitoring.health import schedule_of
+from django_singlejob.monitoring.marks import marks
+from django_singlejob.monitoring.verdict import UnknownName
+from django_singlejob.monitoring.workers import REMEMBERED, Server, servers
+from django_singlejob.process.clock import instant_in_words
+from django_singlejob.process.escaping import listed, shown
+
+if TYPE_CHECKING:
+    from django_singlejob.models import JobLock, JobNote, JobRun, JobStatus
+
+# No job has more notes that matter, and no slot more runs.
+MOST = 1_000
+MOST_COUNTED = 50_000
+# A clock that is wrong by less delays nothing.
+WRONG = timedelta(seconds=5)
+
+
+class JobFacts:
+    """What is known of a job."""
+
+    def __init__(self, name: str, *, has_one_offs: bool = True) -> None:
+        """``has_one_offs``: whether its one-offs may be shown. Raises ``UnknownName``."""
+        self.name, self.now, self.has_one_offs = name, database_now(), has_one_offs
+        self.job: Job | None = registry.get(self.name) if registry.is_known(self.name) else None
+        self.status: JobStatus | None = gates().filter(name=self.name).survey().get(self.name)
+        if not (self.job or self.status):
+            raise UnknownName(
+                f"There is no job {self.name!r}: none of that name is registered, and none has run. Check the name: "
+                "singleton_status lists them."
+            )
+
+    @cached_property
+    def schedule(self) -> Schedule | None:
+        """In the database, or else in the code."""
+        found = schedule_of(self.status) if self.status else None
+        return found or (self.job.policy.schedule if self.job and self.job.policy else None)
+
+    @property
+    def zone(self) -> tzinfo:
+        """The zone of its schedule, or UTC."""
+        return self.schedule.zone if self.schedule else UTC
+
+    @cached_property
+    def notes(self) -> "list[JobNote]":
+        """The newest, the oldest first."""
+        return [*reversed(notes().filter(job_name=self.name).order_by("-at", "-pk")[:MOST])]
+
+    @cached_property
+    def lock_names(self) -> set[str]:
+        """Its lock's name, now and in its newest run."""
+        newest = runs().filter(job_name=self.name).exclude(lock="").order_by("-started_at")
+        return {self.job.lock if self.job else self.name, *newest.values_list("lock", flat=True)[:1]}
+
+    @cached_property
+    def lock(self) -> "JobLock | None":
+        """The lock, if it is held now."""
+        return next(iter(locks().filter(name=self.job.lock if self.job else self.name).survey(1)), None)
+
+    @cached_property
+    def servers(self) -> list[Server]:
+        """Those that ask, or asked lately."""
+        return servers(marks(REMEMBERED))
+
+    @property
+    def grace(self) -> timedelta:
+        """How late a slot may run."""
+        return self.job.policy.misfire_grace if self.job and self.job.policy else MISFIRE_GRACE
+
+    @cached_property
+    def has_all_runs(self) -> bool:
+        """Whether no run was pruned."""
+        count = self.status.run_count if self.status else 0
+        ended = runs().filter(job_name=self.name).exclude(status="running")
+        return count <= MOST_COUNTED and ended[: count + 1].count() >= count
+
+    @cached_property
+    def has_lines(self) -> bool:
+        """Whether lines of ``run_singleton`` ask for it, too, which leave no mark."""
+        return runs().filter(job_name=self.name, trigger="command").exists()
+
+    def is_used_up(self, run: "JobRun") -> bool:
+        """Whether no attempt of its slot came to its end, and none will begin."""
+        most = self.job.max_attempts if self.job else 1
+        return run.slot is not None and run.status in ("abandoned", "interrupted") and run.attempt >= most
+
+    def may_run_on(self, asking: Sequence[Server]) -> bool:
+        """Whether it is for one of these."""
+        return self.job is None or any(self.job.is_for(server.hostname) for server in asking)
+
+    # --- words
+
+    def say(
+        self,
+        cause: Cause,
+        words: Words | None = None,
+        *,
+        slot: datetime | None = None,
+        evidence: Sequence[Any] = (),
+        **facts: Any,
+    ) -> Answer:
+        """The answer, in ``words``; ``None``: as is usual for the cause. ``facts``: what these have in braces."""
+        told = {name: self._in_words(fact) for name, fact in {"slot": slot, **facts}.items()}
+        sentence, remedy = (" ".join(str(format_lazy(text, **told)).split()) for text in words or WORDS[cause])
+        wrong = [each for each in self.servers if abs(each.clock_error or ZERO) >= WRONG]
+        lines = [self._line(each) for each in evidence] + [self._clock(each) for each in wrong]
+        return Answer(self.name, cause, slot, sentence, lines, remedy)
+
+    def _in_words(self, fact: Any) -> str:
+        match fact:
+            case None:
+                return gettext("unknown")
+            case datetime():
+                return instant_in_words(fact, self.zone)
+            case timedelta():
+                return roughly(fact)
+        return shown(str(fact))
+
+    def _line(self, each: Any) -> str:
+        """What a row proves."""
+        words = self._in_words
+        if isinstance(each, Server):
+            text = gettext("{server} was seen at {at}, with the release {release}.")
+            told = text.format(server=each.hostname, at=words(each.seen_at), release=words(each.release or None))
+            return f"{told} {shown(each.trouble)}".strip()
+        if isinstance(each, Gap):
+            text = gettext("{server} did not ask between {since} and {until}.")
+            return text.format(server=each.hostname, since=words(each.since), until=words(each.until))
+        if hasattr(each, "started_at"):
+            text = gettext("Run {number} of {name} on {server}: {status}, from {since} to {until}.")
+            facts = {"number": each.pk, "name": each.job_name, "server": each.hostname}
+            facts |= {"status": each.get_status_display(), "since": words(each.started_at)}
+            return text.format(**facts, until=words(each.finished_at))
+        text = gettext("Note of {at}: {kind}, by {by}.")
+        return text.format(at=words(each.at), kind=each.get_kind_display(), by=words(each.by or None))
+
+    def _clock(self, server: Server) -> str:
+        error = server.clock_error or ZERO
+        fast, slow = gettext("The clock of {server} is {time} fast."), gettext("The clock of {server} is {time} slow.")
+        return (fast if error > ZERO else slow).format(server=server.hostname, time=roughly(abs(error)))
+
+
+def named(asking: Sequence[Server]) -> str:
+    """The names of these servers."""
+    return listed(dict.fromkeys(server.hostname for server in asking))
+
+
+def is_real(instant: datetime) -> bool:
+    """Whether its wall clock has shown this time, which it does not if clocks were set forward then."""
+    return instant.astimezone(UTC).astimezone(instant.tzinfo).replace(tzinfo=None) == instant.replace(tzinfo=None)
