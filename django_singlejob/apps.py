@@ -62,6 +62,19 @@ def _late(path: str, *, needs: str = "") -> Callable[..., None]:
     return receive
 
 
+def _notifying(name: str) -> Callable[..., None]:
+    """The receiver of this name, whose module is imported when somebody is to hear of the job."""
+
+    def receive(**kwargs: Any) -> None:
+        registry, options = (import_string(f"django_singlejob.{path}") for path in ("jobs.registry", "conf.options"))
+        name_of_job = kwargs["name"]
+        job = registry.get(name_of_job) if registry.is_known(name_of_job) else None
+        if options().notify if job is None or job.notify is None else job.notify:
+            import_string(f"django_singlejob.integrations.mails.{name}")(**kwargs)
+
+    return receive
+
+
 #: What rooms add to the kernel, by name, and where it is: imported when it is first used.
 ROOMS = {
     "lane": "django_singlejob.tasks.lane.lane",
@@ -70,6 +83,7 @@ ROOMS = {
     "release_at_once": "django_singlejob.single_statement.release_at_once",
     "mark": "django_singlejob.monitoring.marks.mark",
     "output_file": "django_singlejob.integrations.output_file.output_file",
+    "tell": "django_singlejob.integrations.mails.tell_all",
 }
 
 # The signal of each. Made once, because a signal has the same receiver only once.
@@ -78,6 +92,8 @@ RECEIVERS: dict[Callable[..., None], str] = {
     _receiver("pings.ping_end"): "job_finished",
     _late("integrations.output_file.append_traceback", needs="output_file"): "job_finished",
     _late("integrations.pings.ping_death"): "lock_taken_over",
+    _notifying("tell_end"): "job_finished",
+    _notifying("tell_misfire"): "slot_misfired",
     _late("control.notes.note_takeover"): "lock_taken_over",
     _late("control.notes.note_misfire"): "slot_misfired",
     _late("control.notes.note_schedule"): "schedule_changed",

@@ -1,5 +1,6 @@
 """The settings: one dict, ``SINGLEJOB``, read at each use and validated when it has changed."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from operator import is_
@@ -12,9 +13,12 @@ from django.core.exceptions import ImproperlyConfigured
 ZERO = timedelta()
 # A database nearby lost leases of up to 20 ms; one that is farther away, or busy, needs more.
 SHORTEST_LEASE = timedelta(seconds=0.5)
+ADDRESSES = "a mail address, or a list of these"
 WEB_URL = "an ASCII URL that begins with https:// or http://, without a user"
 LOCAL_TIME = "USE_TZ is False, but leases are judged in UTC, by the database's clock."
 
+# Django's validator would load all of its forms, and a mail server knows better.
+_ADDRESS = re.compile(r"[^@\s,;<>]+@[^@\s,;<>]+")
 # Of a value in a message; the repr of a negative timedelta is this long.
 _QUOTED_LENGTH = 64
 # The options and settings whose values may be secrets, or contain some.
@@ -62,6 +66,10 @@ class Options(NamedTuple):
     """Which code runs here, for monitoring; ``None`` means the commit of the git checkout, if there is one."""
     ping_url: str | None = None
     """The URL that is pinged when a run begins and ends, with ``{name}`` in it; ``None`` means that there is none."""
+    notify: Sequence[str] = ()
+    """The mail addresses that hear when a job becomes critical, unless the job has its own."""
+    admin_url: str | None = None
+    """Where Django's admin is, for links in mails; ``None`` means that they name commands."""
     health_token: str | None = None
     """What a request must present to read the whole status; ``None`` means that no request may."""
 
@@ -152,6 +160,12 @@ def is_web_url(value: object) -> bool:
     return parts.scheme in ("http", "https") and bool(parts.hostname) and port != 0 and "@" not in parts.netloc
 
 
+def are_addresses(value: object) -> bool:
+    """Whether the value is a mail address, or a list of some: ``ADDRESSES`` says so in words."""
+    given = [value] if isinstance(value, str) else value
+    return isinstance(given, list | tuple) and all(isinstance(each, str) and _ADDRESS.fullmatch(each) for each in given)
+
+
 def _is_duration(value: object) -> bool:
     return isinstance(value, timedelta) and ZERO <= value <= _LONGEST
 
@@ -210,6 +224,8 @@ _RULES: dict[str, tuple[str, Any]] = {
         f"{WEB_URL} that contains {{name}}, or None",
         lambda value: value is None or (is_web_url(value) and "{name}" in value),
     ),
+    "NOTIFY": (ADDRESSES, are_addresses),
+    "ADMIN_URL": (f"{WEB_URL}, or None", lambda value: value is None or is_web_url(value)),
     "HEALTH_TOKEN": (
         "a text of printable ASCII characters without spaces, or None: no request can present another one",
         lambda value: value is None or _is_token(value),

@@ -1,5 +1,4 @@
-"""The forms: one enqueues a one-off, with arguments as JSON; one pauses jobs; one asks about a slot; one chooses
-slots."""
+"""The forms: they enqueue a one-off, with arguments as JSON, pause or acknowledge, and ask about slots."""
 
 import json
 from datetime import datetime
@@ -16,6 +15,7 @@ from django_singlejob.jobs import registry
 from django_singlejob.jobs.names import NAME_LENGTH, REASON_LENGTH
 from django_singlejob.models import OneOffJob
 from django_singlejob.models.jobs import database_now
+from django_singlejob.monitoring.acknowledging import LONGEST
 from django_singlejob.process.clock import storable
 from django_singlejob.running.enqueue import Order
 
@@ -146,6 +146,23 @@ class PauseForm(forms.Form):
         until = storable(given) if given else None
         if given and (until is None or until <= database_now()):
             raise ValidationError(gettext("Enter an instant in the future."))
+        return until
+
+
+class AcknowledgeForm(PauseForm):
+    """The form that acknowledges what is wrong."""
+
+    until = forms.SplitDateTimeField(
+        label=_("Until"),
+        required=False,
+        widget=InstantWidget(_("Until: date"), _("Until: time")),
+        help_text=_("Within a week. Leave empty for a day."),
+    )
+
+    def clean_until(self) -> datetime | None:
+        until = super().clean_until()
+        if until and until > database_now() + LONGEST:
+            raise ValidationError(gettext("Enter an instant within a week."))
         return until
 
 

@@ -32,7 +32,7 @@ from django_singlejob.admin.cells import (
     when,
 )
 from django_singlejob.admin.charts import plot, share, sparkline
-from django_singlejob.admin.forms import PauseForm
+from django_singlejob.admin.forms import AcknowledgeForm, PauseForm
 from django_singlejob.admin.history import STALE, PastRun, dead_one_offs, label, recent_runs
 from django_singlejob.admin.read_only import (
     CONFIRMED,
@@ -49,19 +49,22 @@ from django_singlejob.control import pausing
 from django_singlejob.control.pausing import at_the_gate
 from django_singlejob.jobs import registry
 from django_singlejob.jobs.names import is_storable
-from django_singlejob.jobs.schedule import PATIENCE, next_slot, slots_between
+from django_singlejob.jobs.schedule import PATIENCE, slots_between
 from django_singlejob.locking.grant import is_left_to_schedule
 from django_singlejob.models import JobStatus, OneOffJob, Overview
-from django_singlejob.models.jobs import gates, mean_of
+from django_singlejob.models.jobs import MILLISECOND, gates, mean_of
 from django_singlejob.models.one_offs import PRIORITIES, one_offs
 from django_singlejob.models.runs import runs
+from django_singlejob.monitoring.acknowledging import acknowledge
 from django_singlejob.monitoring.health import Health, State, schedule_of, survey
+from django_singlejob.monitoring.ledger import ledger_of
+from django_singlejob.monitoring.verdict import Scope, judge
 from django_singlejob.monitoring.workers import serves, workers
 from django_singlejob.process.clock import DBNow, instant_in_words, saturated, storable
+from django_singlejob.process.escaping import listed
 from django_singlejob.running.enqueue import Order, place
 
 NEXT_SLOTS = 5
-JUST = timedelta.resolution
 # If a later slot was written by hand, the slots after it are not shown.
 LAST_SLOT = datetime.max.replace(tzinfo=UTC) - PATIENCE
 ATTENTION = "attention"
@@ -111,7 +114,7 @@ class JobStatusAdmin(StoppingAdmin):
     sortable_by = ()
     # Each row shows its last runs.
     list_per_page = 50
-    actions = ["run_now", "pause", "resume", "hide", "show"]
+    actions = ["run_now", "acknowledge", "pause", "resume", "hide", "show"]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[JobStatus]:
         return gates().all()
@@ -222,6 +225,7 @@ class JobStatusAdmin(StoppingAdmin):
             ],
             "may_run": self.has_run_permission(request),
             "may_pause": self.has_pause_permission(request),
+            "may_acknowledge": health.state.level and self.has_pause_permission(request),
             "stop_page": stop_page(health.lock, "jobstatus", name) if self.has_stop_permission(request) else "",
             "may_clear": self.may(request, "view_joblock") and self.may(request, "clear_joblock"),
         }
@@ -261,16 +265,52 @@ class JobStatusAdmin(StoppingAdmin):
         return back(request, "jobstatus")
 
     def _ask_to_pause(self, request: HttpRequest, form: PauseForm) -> HttpResponse:
+        words = gettext(
+            "No new runs of these jobs will start, and their one-offs will wait. A run in progress continues to its "
+            "end. A job that is paused already gets the new end and reason."
+        )
+        return self._ask(request, form, "pause", gettext("Pause jobs"), gettext("Pause"), words)
+
+    def _ask(
+        self, request: HttpRequest, form: PauseForm, action: str, title: str, verb: str, words: str
+    ) -> HttpResponse:
         context = {
-            "title": gettext("Pause jobs"),
-            "original": gettext("Pause"),  # for the breadcrumbs
+            "title": title,
+            "original": verb,  # for the breadcrumbs
             "media": self.media + form.media,
             "names": _chosen(request),
             "form": form,
+            "action": action,
+            "words": words,
             "back": request.POST.get("back"),
             "confirmed": CONFIRMED,
         }
-        return self.ask(request, context, "jobstatus/pause.html")
+        return self.ask(request, context, "jobstatus/until.html")
+
+    @admin.action(description=_("Acknowledge"), permissions=["pause"])
+    def acknowledge(self, request: HttpRequest, queryset: object) -> HttpResponse | None:
+        form = AcknowledgeForm(request.POST if CONFIRMED in request.POST else None)
+        names = _chosen(request)
+        found = [each for each in judge(Scope(jobs=names)).findings if each.subject in names] if names else []
+        if not found:
+            self.message_user(request, gettext("Nothing is wrong with these jobs."), messages.WARNING)
+            return back(request, "jobstatus")
+        if not form.is_valid():
+            words = gettext(
+                "What is wrong with these jobs now is shown, but alarms nobody until then, or until their next "
+                "success. Anything else that goes wrong does."
+            )
+            return self._ask(request, form, "acknowledge", gettext("Acknowledge"), gettext("Acknowledge"), words)
+        until, reason = form.cleaned_data["until"], form.cleaned_data["reason"]
+        for name in dict.fromkeys(each.subject for each in found):
+            kinds = [each.kind for each in found if each.subject == name]
+            terms = {"by": user_name(request), "reason": reason}
+            end = acknowledge(name, [kind.value for kind in kinds], until, **terms)
+            facts = {"kinds": listed(kind.label for kind in kinds), "until": instant_in_words(end)}
+            self._log(request, name, gettext("Acknowledged until %(until)s: %(kinds)s.") % facts)
+            done = gettext("What is wrong with the job %(name)s (%(kinds)s) is acknowledged until %(until)s.")
+            self.message_user(request, done % {"name": name, **facts}, messages.SUCCESS)
+        return back(request, "jobstatus")
 
     @admin.action(description=_("Resume"), permissions=["pause"])
     def resume(self, request: HttpRequest, queryset: object) -> HttpResponse | None:
@@ -357,20 +397,42 @@ def _requested(one_off: OneOffJob, slot: datetime | None) -> str:
 
 def _order(name: str, requested_by: str, slot: datetime | None) -> OneOffJob | str:
     """Enqueue a one-off for this user, and return it, or the reason why not."""
-    if complaint := why_not_run(name) or (why_not_run_slot(name, slot) if slot else None):
+    if complaint := why_not_run(name, slot):
         return complaint
+    if slot:
+        # Somebody may be about to run it by --slot: who has seen the row before looks again.
+        own = gates().filter(name=name).survey()[name]
+        if complaint := _why_not_now(own, slot) or (None if gates().move_on(own, {}) else _busy(name)):
+            return complaint
     order = Order(job_name=name, max_attempts=registry.get(name).most_attempts, priority=PRIORITIES[-1])
     return place(order, [], {}, requested_by=requested_by, retried_slot=slot)
 
 
-def why_not_run(name: str) -> str | None:
-    """The reason why the job cannot be run now, or ``None`` if it can."""
+def _why_not_now(own: JobStatus, slot: datetime) -> str | None:
+    facts = {"name": own.name, "slot": instant_in_words(slot)}
+    if runs().has_succeeded(own.name, slot):
+        return gettext("The slot %(slot)s of the job %(name)s was run successfully. Run the job now instead.") % facts
+    is_again = own.abandoned and own.last_attempt < registry.get(own.name).max_attempts
+    attempts = runs().filter(Q(slot=slot) | Q(retried_slot=slot), job_name=own.name)
+    if attempts.running().exists() or is_left_to_schedule(own, slot, is_again=is_again):
+        return gettext("The slot %(slot)s of the job %(name)s is running, or due, or will be run again.") % facts
+    return None
+
+
+def why_not_run(name: str, slot: datetime | None = None) -> str | None:
+    """The reason why the job, or this past slot of it, cannot be run now, or ``None`` if it can."""
     if not registry.is_known(name):
         return gettext("The job %s cannot be run, because this release of the code does not define it.") % name
     if registry.get(name).misfit([], {}):
         return gettext("The job %s cannot be run without arguments. Add a one-off with arguments instead.") % name
     if gates().paused().filter(name=name).exists():
         return gettext("The job %s is paused. Resume it first.") % name
+    if slot:
+        return (
+            None
+            if _is_slot(name, slot)
+            else gettext("%(slot)s is not a slot of the job %(name)s.") % {"name": name, "slot": instant_in_words(slot)}
+        )
     # A one-off that will be retried later counts as well.
     soon = Q(run_after__lte=DBNow()) | Q(attempt__gt=0)
     if one_offs().waiting().filter(soon, job_name=name, args=[], kwargs={}).exists():
@@ -378,18 +440,9 @@ def why_not_run(name: str) -> str | None:
     return None
 
 
-def why_not_run_slot(name: str, slot: datetime) -> str | None:
-    """The reason why this past slot of the job cannot be run by hand, or ``None`` if it can."""
-    own, facts = gates().filter(name=name).survey()[name], {"name": name, "slot": instant_in_words(slot)}
-    attempts = runs().filter(Q(slot=slot) | Q(retried_slot=slot), job_name=name)
-    schedule = schedule_of(own)
-    if not attempts.exists() and (schedule is None or next_slot(schedule, slot - JUST) != slot):
-        return gettext("%(slot)s is not a slot of the job %(name)s.") % facts
-    if runs().has_succeeded(name, slot):
-        return gettext("The slot %(slot)s of the job %(name)s was run successfully. Run the job now instead.") % facts
-    if attempts.running().exists() or is_left_to_schedule(own, slot, is_again=own.abandoned):
-        return gettext("The slot %(slot)s of the job %(name)s is running, or due, or will be run again.") % facts
-    return None
+def _is_slot(name: str, slot: datetime) -> bool:
+    """Whether it is one of the schedule that the job had then."""
+    return any(entry.slot == slot for entry in ledger_of(name, slot, slot + MILLISECOND).entries)
 
 
 def last_run(run: PastRun, now: datetime | None) -> SafeString:

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
-from itertools import groupby
+from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -20,10 +20,14 @@ from django_singlejob.admin.addresses import address
 from django_singlejob.admin.cells import badge, breakable, clock_time, duration, first_line, grouped, link
 from django_singlejob.admin.states import state
 from django_singlejob.jobs import registry
-from django_singlejob.jobs.schedule import Schedule, next_slot
+from django_singlejob.jobs.schedule import MINUTE, Schedule, next_slot
 from django_singlejob.jobs.slots import COUNTED as COUNTED_SLOTS
+from django_singlejob.models import JobNote
 from django_singlejob.models.jobs import database_now
+from django_singlejob.models.notes import notes
+from django_singlejob.models.one_offs import one_offs
 from django_singlejob.monitoring.causes import Answer
+from django_singlejob.monitoring.evidence import changes
 from django_singlejob.monitoring.findings import in_figures
 from django_singlejob.monitoring.health import Health, State, schedule_of, survey
 from django_singlejob.monitoring.ledger import (
@@ -44,6 +48,8 @@ PER_PAGE = 40
 # How many lines a job has on the page of many; with how many slots the page of one job has a line for each; and how
 # many slots to come are listed.
 MOST_LINES, MOST_SINGLE, MOST_TO_COME = 3, 200, 100
+# No page has more lines of one job.
+MOST_OF_LINES = 500
 # Beside others, a job that has more slots to come is named once, with their number.
 MOST_LISTED = 12
 TONES = {
@@ -111,7 +117,8 @@ def of_all(since: datetime | None, hours: int, number: str | None) -> dict[str, 
     coming = _coming(span, healths)
     by_name = {job.name: job for job in coming}
     names.sort(key=lambda name: (_worst(ledgers[name]), name))
-    rows = [_row(ledgers[name], healths.get(name), by_name.get(name), span) for name in names]
+    waiting = _waiting(names)
+    rows = [_row(ledgers[name], healths.get(name), by_name.get(name), span, waiting) for name in names]
     total = sum((ledger.counts for ledger in ledgers.values()), Counter[SlotOutcome]())
     return {
         **_frame(span, timezone.get_current_timezone(), total),
@@ -132,7 +139,7 @@ def of_one(name: str, since: datetime | None, hours: int) -> dict[str, Any] | No
     schedule = _schedule(health)
     span = Span.chosen(since, hours, schedule.zone if schedule else UTC)
     ledger = ledger_of(name, span.since, span.until)
-    coming = _coming(span, {name: health})
+    coming, lines = _coming(span, {name: health}), _lines_of_one(ledger, _waiting([name]))
     return {
         **_frame(span, ledger.zone, ledger.counts),
         **_to_come(coming, span),
@@ -143,7 +150,10 @@ def of_one(name: str, since: datetime | None, hours: int) -> dict[str, Any] | No
         "summary": in_words(ledger.counts),
         "strip": _strip(ledger, coming[0] if coming else None, span),
         "cut": _cut(ledger, span),
-        "lines": [*_lines_of_one(ledger)],
+        "lines": [*islice(lines, MOST_OF_LINES)],
+        "has_more": any(True for _line in lines),
+        "may_run_job": _may_run(health),
+        "notes": [_note(note, ledger.zone) for note in _notes(name, span)],
         "is_paused": health.state == State.PAUSED and not coming,
     }
 
@@ -207,7 +217,23 @@ def _cut(ledger: Ledger, span: Span) -> str:
 # --- the slots of the past
 
 
-def _row(ledger: Ledger, health: Health | None, coming: Coming | None, span: Span) -> dict[str, Any]:
+def _may_run(health: Health) -> bool:
+    return registry.is_known(health.name) and health.state != State.PAUSED
+
+
+def _waiting(names: Collection[str]) -> set[tuple[str, datetime | None]]:
+    rows = one_offs().exclude(status__in=("done", "failed", "cancelled")).filter(job_name__in=names)
+    found = rows.filter(retried_slot__isnull=False).values_list("job_name", "retried_slot")
+    return {(name, slot and slot.astimezone(UTC)) for name, slot in found}
+
+
+def _row(
+    ledger: Ledger,
+    health: Health | None,
+    coming: Coming | None,
+    span: Span,
+    waiting: Collection[tuple[str, datetime | None]],
+) -> dict[str, Any]:
     is_noted = health is not None and (health.state.level or health.state == State.PAUSED)
     return {
         "name": breakable(ledger.name),
@@ -216,17 +242,19 @@ def _row(ledger: Ledger, health: Health | None, coming: Coming | None, span: Spa
         "summary": in_words(ledger.counts),
         "strip": _strip(ledger, coming, span),
         "cut": _cut(ledger, span) if ledger.is_cut else "",
-        "lines": [_line_of(stretch, ledger) for stretch in ledger.stretches],
+        "lines": [_line_of(stretch, ledger, waiting) for stretch in ledger.stretches],
+        "may_run": health is not None and _may_run(health),
         "left_out": ledger.left_out,
     }
 
 
-def _line_of(stretch: Stretch, ledger: Ledger) -> dict[str, Any]:
-    """A line for a slot, or for several of which the same can be said."""
+def _line_of(stretch: Stretch, ledger: Ledger, waiting: Collection[tuple[str, datetime | None]]) -> dict[str, Any]:
+    """A line for a slot, or for several of which the same can be said. ``waiting``: the jobs and slots that a worker is
+    to run."""
     first, last, number = stretch.slots[0], stretch.slots[-1], len(stretch.slots)
     until = instant_in_words(last, ledger.zone)
     more = ngettext("And %(count)s more slot, at %(until)s.", "And %(count)s more slots, until %(until)s.", number - 1)
-    is_single = number == 1
+    is_single, is_waiting = number == 1, (ledger.name, first) in waiting
     return {
         "when": clock_time(first, ledger.zone),
         "badge": _outcome(stretch.outcome),
@@ -234,7 +262,9 @@ def _line_of(stretch: Stretch, ledger: Ledger) -> dict[str, Any]:
         "more": "" if is_single else more % {"count": grouped(number - 1), "until": until},
         "why": _why(ledger, first) if stretch.outcome not in COUNTED else "",
         "name": ledger.name,
-        "slot": first.isoformat() if is_single and stretch.outcome in RUNNABLE else "",
+        "at": instant_in_words(first, ledger.zone),
+        "slot": first.isoformat() if is_single and stretch.outcome in RUNNABLE and not is_waiting else "",
+        "is_waiting": is_waiting,
         "run": "",
     }
 
@@ -255,7 +285,25 @@ def _why(ledger: Ledger, slot: datetime) -> str:
     return f"{address('overview_why')}?{urlencode(asked)}"
 
 
-def _lines_of_one(ledger: Ledger) -> Iterator[dict[str, Any]]:
+def _notes(name: str, span: Span) -> list[JobNote]:
+    return [*notes().filter(job_name=name, at__gte=span.since, at__lt=span.until).order_by("at", "pk")[:MOST_TO_COME]]
+
+
+def _note(note: JobNote, zone: tzinfo) -> tuple[SafeString, str, str]:
+    """When, what and by whom, and more of it."""
+    by = _("by %s") % shown(note.by) if note.by else ""
+    what = f"{note.get_kind_display()} {by}".strip()
+    texts = [change.texts for change in changes([note])]
+    more = [note.reason] if note.reason else []
+    more += [_("from {before} to {after}").format(before=before, after=after) for before, after in texts]
+    if note.until:
+        more.append(_("until %s") % instant_in_words(note.until, zone))
+    if note.first_slot and note.number:
+        more.append(instant_in_words(note.first_slot, zone))
+    return clock_time(note.at, zone), what, ", ".join(map(shown, more))
+
+
+def _lines_of_one(ledger: Ledger, waiting: Collection[tuple[str, datetime | None]]) -> Iterator[dict[str, Any]]:
     """Each slot or, if there are too many, those that follow one another and of which the same can be said."""
     answers = {slot: stretch.answer for stretch in ledger.stretches for slot in stretch.slots}
     are_few = len(ledger.entries) <= MOST_SINGLE
@@ -266,19 +314,21 @@ def _lines_of_one(ledger: Ledger) -> Iterator[dict[str, Any]]:
     for _key, some in groupby(ledger.entries, key=sort):
         found = list(some)
         stretch = Stretch([entry.slot for entry in found], found[0].outcome, answers.get(found[0].slot))
-        yield {**_line_of(stretch, ledger), **_details(found, stretch.answer)}
+        yield {**_line_of(stretch, ledger, waiting), **_details(found, stretch.answer, ledger.zone)}
 
 
-def _details(entries: Sequence[Entry], answer: Answer | None) -> dict[str, Any]:
+def _details(entries: Sequence[Entry], answer: Answer | None, zone: tzinfo) -> dict[str, Any]:
     """Its last run, if it had one, or else why it had none; the answer may be about an earlier slot."""
     last = entries[0].attempts[-1] if len(entries) == 1 and entries[0].attempts else None
     found: dict[str, Any] = {}
     if last:
-        text = _("run {number}, at {time} on {server}, {duration}")
+        again = _("run {number}, attempt {attempt}, at {time} on {server}, {duration}")
+        text = again if last.attempt > 1 else _("run {number}, at {time} on {server}, {duration}")
         found["run"] = format_html(
             text,
             number=link("jobrun", last.pk, f"#{last.pk}"),
-            time=f"{timezone.localtime(last.started_at):%H:%M:%S}",
+            attempt=last.attempt,
+            time=clock_time(last.started_at, zone),
             server=breakable(last.hostname),
             duration=duration(last.duration),
         )
@@ -293,15 +343,18 @@ def _details(entries: Sequence[Entry], answer: Answer | None) -> dict[str, Any]:
 
 def _coming(span: Span, healths: Mapping[str, Health]) -> list[Coming]:
     """The slots to come of these jobs, unless they are paused."""
-    begin, schedules = max(span.since, span.now), list[tuple[str, Schedule]]()
+    begin, schedules = max(span.since, span.now), list[tuple[str, Schedule, datetime]]()
     if begin >= span.until:
         return []
     for name, health in healths.items():
         schedule, resumed_at = _schedule(health), _resumed_at(health, begin)
         if schedule and resumed_at and resumed_at < span.until:
-            schedules.append((name, schedule))
-    found = coming_slots(schedules, begin.astimezone(UTC), span.until.astimezone(UTC))
-    return [_since(job, _resumed_at(healths[job.name], begin)) for job in found]
+            schedules.append((name, schedule, resumed_at))
+    return [
+        job
+        for name, schedule, resumed_at in schedules
+        for job in coming_slots([(name, schedule)], resumed_at.astimezone(UTC), span.until.astimezone(UTC))
+    ]
 
 
 def _schedule(health: Health) -> Schedule | None:
@@ -318,11 +371,6 @@ def _resumed_at(health: Health, begin: datetime) -> datetime | None:
         return begin
     until = health.status.paused_until
     return until and max(begin, until)
-
-
-def _since(job: Coming, instant: datetime | None) -> Coming:
-    slots = [slot for slot in job.slots if instant is None or slot >= instant]
-    return job._replace(slots=slots)
 
 
 def _to_come(coming: Sequence[Coming], span: Span) -> dict[str, Any]:
@@ -388,7 +436,7 @@ def _strip(ledger: Ledger, coming: Coming | None, span: Span) -> SafeString:
         columns.setdefault(column, TO_COME)
     return format_html(
         '<svg role="img" aria-label="{}" width="100%" height="{}">{}{}</svg>',
-        f"{ledger.name}: {in_words(ledger.counts)}",
+        shown(f"{ledger.name}: {in_words(ledger.counts)}"),
         HEIGHT,
         _line(span),
         _drawn(columns, span, ledger.zone),
@@ -444,12 +492,11 @@ def _axis(span: Span, zone: tzinfo) -> SafeString:
 
 
 def _ticks(span: Span, zone: tzinfo) -> Iterator[tuple[float, str]]:
-    """Full hours on the wall clock, as many as have room."""
-    hours = max(1, (span.until - span.since) // timedelta(hours=1) // TICKS)
-    step = next(step for step in (1, 2, 3, 6, 12, 24) if step >= hours or step == 24)
-    local = span.since.astimezone(zone).replace(minute=0, second=0, microsecond=0)
-    at = local.astimezone(UTC)
-    while (at := at + timedelta(hours=1)) < span.until:
+    """Round times on the wall clock, as many as have room."""
+    least = (span.until - span.since) // MINUTE // TICKS
+    step = next(step for step in (5, 15, 30, 60, 120, 180, 360, 720, 1440) if step >= least or step == 1440)
+    at = span.since.astimezone(zone).replace(minute=0, second=0, microsecond=0).astimezone(UTC)
+    while (at := at + min(step, 60) * MINUTE) < span.until:
         begin = at.astimezone(zone)
-        if begin.hour % step == 0:
-            yield round(100 * span.place(at), 2), date_format(begin, "H:i" if begin.hour else "D j")
+        if (60 * begin.hour + begin.minute) % step == 0:
+            yield round(100 * span.place(at), 2), date_format(begin, "H:i" if begin.hour or begin.minute else "D j")

@@ -37,6 +37,7 @@ from django_singlejob.monitoring.queues import Queue
 from django_singlejob.monitoring.verdict import UnknownName, Verdict, judge
 from django_singlejob.monitoring.why import why
 from django_singlejob.monitoring.workers import SeenWorker, Server
+from django_singlejob.process.clock import instant_in_words
 from django_singlejob.process.escaping import shown
 
 HOURS = (1, 6, 24, 72)
@@ -140,7 +141,7 @@ def _hours(request: HttpRequest) -> int:
 
 def overview(hours: int, *, with_one_offs: bool, broken: Sequence[Exception] = ()) -> dict[str, Any]:
     """The context of the page. ``broken``: why some jobs could not be registered."""
-    verdict = judge(with_one_offs=with_one_offs, broken=broken)
+    verdict = judge(with_one_offs=with_one_offs, with_last_runs=True, broken=broken)
     period = history.judged(history.period(timedelta(hours=hours)))
     return {
         **_span(hours, period),
@@ -194,7 +195,7 @@ def _cut(period: Period) -> str:
 
 def headline(verdict: Verdict) -> tuple[str, str]:
     """A colour, and one sentence on how everything is doing."""
-    count = len(verdict.findings)
+    count = sum(not finding.acknowledged for finding in verdict.findings)
     if not (count or verdict.is_enabled):
         return TONES[Level.WARNING], _("Nothing runs: %s") % Reason.DISABLED.label
     if not count:
@@ -237,7 +238,7 @@ def _table_of_troubles(verdict: Verdict) -> dict[str, Any]:
     rows = [
         (
             _where(finding),
-            badge(finding.level.name.lower(), finding.kind.label),
+            _level(finding),
             shown(finding.what_happened),
             shown(finding.what_to_do),
             _last_error(finding.subject, errors) if finding.kind == State.FAILING else _why(finding),
@@ -245,6 +246,15 @@ def _table_of_troubles(verdict: Verdict) -> dict[str, Any]:
         for finding in found
     ]
     return {"troubles": rows, "more_troubles": _more(verdict.findings[MOST_ROWS:], is_cut=verdict.is_ill_cut)}
+
+
+def _level(finding: Finding) -> SafeString:
+    found = badge(finding.level.name.lower(), finding.kind.label)
+    if finding.acknowledged is None:
+        return found
+    by, until, reason = finding.acknowledged
+    text = _("acknowledged by {by} until {until}").format(by=by, until=instant_in_words(until))
+    return format_html("{} {} {}", found, badge("acknowledged", text), shown(reason))
 
 
 def _why(finding: Finding) -> SafeString | str:

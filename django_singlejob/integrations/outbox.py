@@ -42,9 +42,9 @@ class Outbox:
 
     _has_thread: bool
 
-    def __init__(self, name: str) -> None:
-        """``name``: of the messages, for people."""
-        self._name = name
+    def __init__(self, name: str, *, last: float = _LAST) -> None:
+        """``name``: of the messages, for people. ``last``: how many seconds the end of the process waits."""
+        self._name, self._last = name, last
         self._is_registered = False
         self._begin_anew()
 
@@ -73,7 +73,7 @@ class Outbox:
     def _flush(self) -> None:
         """Wait for what is left, but not for long."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._waiting, _LAST)
+            self._changed.wait_for(lambda: not self._waiting, self._last)
             if self._waiting:
                 message = "The process ended before %d %s were sent."
                 logger.warning(message, len(self._waiting), self._name, extra=about())

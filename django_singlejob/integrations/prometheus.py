@@ -102,7 +102,8 @@ def _metrics(
         yield _gauge(f"singlejob_server_{name}", documentation, ["server", "queues"], values)
     releases = (([*_labels(server), server.release], 1) for server in servers)
     yield _gauge("singlejob_server_info", "1, with the release.", ["server", "queues", "release"], releases)
-    yield _gauge("singlejob_findings", "What needs attention.", ["kind", "level"], _counts(findings))
+    labels = ["kind", "level", "acknowledged"]
+    yield _gauge("singlejob_findings", "What needs attention.", labels, _counts(findings))
     yield GaugeMetricFamily("singlejob_workers", "Workers that are alive.", value=workers)
 
 
@@ -116,7 +117,7 @@ def _states(jobs: Iterable[Any]) -> Iterator[tuple[list[str], int]]:
 
 
 def _counts(findings: Iterable[Any]) -> Iterator[tuple[list[str], int]]:
-    kinds = [(finding.kind, finding.level) for finding in findings]
+    kinds = [(each.kind, each.level, "yes" if each.acknowledged_until else "no") for each in findings]
     for kind in dict.fromkeys(kinds):
         yield [*kind], kinds.count(kind)
 

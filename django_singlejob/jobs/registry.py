@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from django.conf import settings
 
-from django_singlejob.conf import SHORTEST_LEASE, WEB_URL, ZERO, is_web_url, options, quoted
+from django_singlejob.conf import ADDRESSES, SHORTEST_LEASE, WEB_URL, ZERO, are_addresses, is_web_url, options, quoted
 from django_singlejob.exceptions import DuplicateJob, InvalidSchedule, SingleJobError, UnknownJob
 from django_singlejob.jobs import slots
 from django_singlejob.jobs.hashed import without_h
@@ -54,6 +54,8 @@ class Job:
     retry_delay: timedelta = timedelta(minutes=1)
     ping_url: str | None = field(default=None, repr=False)  # it is a secret
     on: str | Sequence[str] = ()
+    failures: int | None = None
+    notify: str | Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         validate_name(self.name)
@@ -80,6 +82,12 @@ class Job:
         self._validate_ping_url()
         self._validate_schedule()
         self._validate_on()
+        if not (self.failures is None or (type(self.failures) is int and self.failures >= 1)):
+            raise SingleJobError(f"Job {self.name!r}: failures is {quoted(self.failures)}, but must be 1 or more.")
+        if not (self.notify is None or are_addresses(self.notify)):
+            raise SingleJobError(f"Job {self.name!r}: notify is {quoted(self.notify)}, but must be {ADDRESSES}.")
+        if self.notify is not None:
+            object.__setattr__(self, "notify", (self.notify,) if isinstance(self.notify, str) else tuple(self.notify))
 
     def _validate_ping_url(self) -> None:
         if not (self.ping_url is None or self.ping_url == "" or is_web_url(self.ping_url)):

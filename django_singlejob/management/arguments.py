@@ -12,7 +12,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import timezone
 
 from django_singlejob.conf import SHORTEST_LEASE, ZERO, quoted
-from django_singlejob.jobs.names import is_storable
+from django_singlejob.jobs.names import REASON_LENGTH, is_storable
 from django_singlejob.management.output import SafeStream, give_up_unwritable
 from django_singlejob.process import messages
 from django_singlejob.process.clock import CENTURY, YEARS, storable
@@ -190,3 +190,11 @@ def _number_up_to(most: int, value: object) -> int:
     if len(digits.lstrip("0")) > len(str(most)) or int(digits) > most:
         raise argparse.ArgumentTypeError(f"{quoted(value)} is too large. Use at most {most}.")
     return int(digits)
+
+
+def reason(value: object) -> str:
+    """A reason, for others to read."""
+    words = text(value)
+    if len(words) > REASON_LENGTH:
+        raise argparse.ArgumentTypeError(f"the reason has {len(words)} characters. Use at most {REASON_LENGTH}.")
+    return words

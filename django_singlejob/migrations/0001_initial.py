@@ -492,6 +492,66 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="JobAlert",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "subject",
+                    models.CharField(
+                        help_text="The job, the queue or the server.", max_length=255, verbose_name="subject"
+                    ),
+                ),
+                ("kind", models.CharField(max_length=20, verbose_name="kind")),
+                (
+                    "told_at",
+                    models.DateTimeField(
+                        blank=True, help_text="When it was last told.", null=True, verbose_name="told at"
+                    ),
+                ),
+                (
+                    "is_told",
+                    models.BooleanField(
+                        default=False, help_text="Whether somebody has heard of it.", verbose_name="told"
+                    ),
+                ),
+                ("acknowledged_at", models.DateTimeField(blank=True, null=True, verbose_name="acknowledged at")),
+                ("acknowledged_until", models.DateTimeField(blank=True, null=True, verbose_name="acknowledged until")),
+                (
+                    "acknowledged_by",
+                    models.CharField(blank=True, default="", max_length=255, verbose_name="acknowledged by"),
+                ),
+                ("reason", models.CharField(blank=True, default="", max_length=200, verbose_name="reason")),
+            ],
+            options={
+                "verbose_name": "alert",
+                "verbose_name_plural": "alerts",
+                "default_permissions": (),
+                "constraints": [
+                    models.UniqueConstraint(fields=("subject", "kind"), name="singlejob_alert_subject_kind"),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            OfItsType(
+                                "id",
+                                "subject",
+                                "kind",
+                                "told_at",
+                                "is_told",
+                                "acknowledged_at",
+                                "acknowledged_until",
+                                "acknowledged_by",
+                                "reason",
+                            ),
+                            ("acknowledged_at__range", INSTANTS),
+                            ("acknowledged_until__range", INSTANTS),
+                            ("is_told__range", SWITCH),
+                            ("told_at__range", INSTANTS),
+                        ),
+                        name="singlejob_alert_in_range",
+                    ),
+                ],
+            },
+        ),
+        migrations.CreateModel(
             name="JobNote",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
@@ -515,6 +575,7 @@ class Migration(migrations.Migration):
                             ("schedule_changed", "schedule changed"),
                             ("stopped", "stopped"),
                             ("cleared", "cleared"),
+                            ("acknowledged", "acknowledged"),
                             ("server_back", "server back"),
                         ],
                         max_length=20,
@@ -527,7 +588,10 @@ class Migration(migrations.Migration):
                 (
                     "until",
                     models.DateTimeField(
-                        blank=True, help_text="When a pause is to end by itself.", null=True, verbose_name="until"
+                        blank=True,
+                        help_text="When a pause ends by itself, or an acknowledgement.",
+                        null=True,
+                        verbose_name="until",
                     ),
                 ),
                 (
@@ -568,6 +632,7 @@ class Migration(migrations.Migration):
                                     "schedule_changed",
                                     "stopped",
                                     "cleared",
+                                    "acknowledged",
                                     "server_back",
                                 ],
                             )

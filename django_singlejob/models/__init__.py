@@ -5,6 +5,7 @@ the row again would not work, because a REPEATABLE READ snapshot is stale. ``sav
 would not work either, because they resurrect a row or end the lease of a successor.
 """
 
+from django_singlejob.models.alerts import JobAlert
 from django_singlejob.models.jobs import JobStatus, Overview
 from django_singlejob.models.locks import JobLock
 from django_singlejob.models.notes import JobNote
@@ -13,6 +14,7 @@ from django_singlejob.models.passes import WorkerPass
 from django_singlejob.models.runs import JobRun, RunStatus, RunTrigger
 
 __all__ = [
+    "JobAlert",
     "JobLock",
     "JobNote",
     "JobRun",

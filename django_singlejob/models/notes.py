@@ -41,6 +41,7 @@ class NoteKind(models.TextChoices):
     SCHEDULE_CHANGED = "schedule_changed", _("schedule changed")
     STOPPED = "stopped", _("stopped")
     CLEARED = "cleared", _("cleared")
+    ACKNOWLEDGED = "acknowledged", _("acknowledged")
     SERVER_BACK = "server_back", _("server back")
 
 
@@ -56,7 +57,9 @@ class JobNote(Row):
     at = models.DateTimeField(_("at"))
     by = models.CharField(_("by"), max_length=USER_LENGTH, blank=True, default="")
     reason = models.CharField(_("reason"), max_length=REASON_LENGTH, blank=True, default="")
-    until = models.DateTimeField(_("until"), null=True, blank=True, help_text=_("When a pause is to end by itself."))
+    until = models.DateTimeField(
+        _("until"), null=True, blank=True, help_text=_("When a pause ends by itself, or an acknowledgement.")
+    )
     first_slot = models.DateTimeField(
         _("first slot"), null=True, blank=True, help_text=_("Of the slots that were missed; of a server, since when.")
     )

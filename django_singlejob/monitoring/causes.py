@@ -60,7 +60,9 @@ WORDS: dict[Cause, Words] = {
     Cause.RUNNING: Words(
         _("It is running: its lock has been held by {holder} since {since}; the last heartbeat was {silence} ago.")
     ),
-    Cause.STOPPED: Words(_("{slot} was run at {started} on {server}, until {by} stopped it."), _("Run it again.")),
+    Cause.STOPPED: Words(
+        _("{slot} was run at {started} on {server}, until {by} stopped it at {finished}."), _("Run it again.")
+    ),
     Cause.USED_UP: Words(
         _("The slot {slot} was begun {number} times, and no attempt came to its end."),
         _("Find out what ended them, and run it again. max_attempts says how often a slot may begin."),

@@ -39,6 +39,10 @@ class FindingFacts:
     """What happened, for people."""
     remedy: str
     """What to do about it, for people."""
+    acknowledged_by: str
+    """Who has acknowledged it; may be empty."""
+    acknowledged_until: datetime | None
+    """Until when (UTC); ``None``: nobody has, or that is over. Then it does not count for the status's level."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,7 +192,7 @@ class Status:
 def status() -> Status:
     """Judge everything, as ``singleton_status --check`` does.
 
-    Takes four queries, or at most ten if one-offs are late, or if there are thousands of jobs, locks or one-offs. A
+    Takes five queries, or at most eleven if one-offs are late, or if there are thousands of jobs, locks or one-offs. A
     module that registers jobs and cannot be imported is a finding, and so is a row that cannot be read. Raises what the
     database raises if it does not answer or refuses, and ``ImproperlyConfigured`` if a setting is invalid.
     """
@@ -223,6 +227,8 @@ def _finding(found: Finding) -> FindingFacts:
         since=found.since,
         message=str(found.what_happened),
         remedy=str(found.what_to_do),
+        acknowledged_by=found.acknowledged.by if found.acknowledged else "",
+        acknowledged_until=found.acknowledged.until if found.acknowledged else None,
     )
 
 

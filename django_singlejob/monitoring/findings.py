@@ -20,6 +20,7 @@ from django_singlejob.jobs import registry
 from django_singlejob.jobs.discovery import remedy_for, why_not_registered
 from django_singlejob.jobs.schedule import Every
 from django_singlejob.models.unreadable import Unreadable
+from django_singlejob.monitoring.acknowledging import Acknowledged
 from django_singlejob.monitoring.health import (
     MOST as WORST,
     Health,
@@ -82,6 +83,7 @@ class Finding(NamedTuple):
         what_happened: a sentence for people.
         what_to_do: the advice that follows it.
         since: when it began (UTC); ``None`` if the rows do not tell.
+        acknowledged: who has acknowledged it; ``None``: nobody, or that is over.
     """
 
     kind: Kind
@@ -91,11 +93,12 @@ class Finding(NamedTuple):
     what_happened: "_StrOrPromise"
     what_to_do: "_StrOrPromise"
     since: datetime | None = None
+    acknowledged: Acknowledged | None = None
 
     @property
-    def rank(self) -> tuple[int, int, str]:
+    def rank(self) -> tuple[bool, int, int, str]:
         """Sorts the worst findings first; within a level, those that may have caused others."""
-        return -self.level, list(KINDS).index(self.kind), self.subject
+        return self.acknowledged is not None, -self.level, list(KINDS).index(self.kind), self.subject
 
 
 # --- the kinds of findings
@@ -289,15 +292,29 @@ def _finding(
 
 
 def of_health(health: Health, failures: int) -> Iterator[Finding]:
-    """What is wrong with a job or a lock, if anything. ``failures``: the failures in a row that are critical."""
+    """What is wrong with a job or a lock, if anything. ``failures``: the failures in a row that are critical, unless
+    the job says how many."""
     about: About = "job" if health.is_job else "lock"
+    if registry.is_known(health.name):
+        failures = registry.get(health.name).failures or failures
     status, state = health.status, health.state
     if state.level:
         is_mild = bool(state == State.FAILING and status and status.consecutive_failures < failures)
         facts, since = _facts(health), _since(health)
-        yield _finding(state, about, health.name, facts, _variant(health), is_mild=is_mild, since=since)
+        found = _finding(state, about, health.name, facts, _variant(health), is_mild=is_mild, since=since)
+        yield _with_success(found, health) if state == State.FAILING else found
     if status and has_other_schedule(status):
         yield _finding(Trouble.OTHER_SCHEDULE, "job", health.name, _facts(health))
+
+
+def _with_success(found: Finding, health: Health) -> Finding:
+    """With the last success, if the history was read, and without the advice to run it again if an attempt runs."""
+    success = getattr(health.status, "last_success_at", None)
+    if success and health.status:
+        ago = _roughly(health.status.now - success)
+        told = format_lazy(_("The last success ended {time} ago."), time=ago)
+        found = found._replace(what_happened=format_lazy("{} {}", found.what_happened, told))
+    return found._replace(what_to_do=_("An attempt is running now.")) if health.lock else found
 
 
 def of_short_interval(health: Health) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""What is known of a job that its page, its ledger and ``why`` tell, and how it is told. It only reads."""
+"""What is known of a job, and how the ledger and ``why`` tell it. It only reads."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -157,7 +157,7 @@ class JobFacts:
             facts = {"number": each.pk, "name": each.job_name, "server": each.hostname}
             facts |= {"status": each.get_status_display(), "since": words(each.started_at)}
             return text.format(**facts, until=words(each.finished_at))
-        text = gettext("Note of {at}: {kind}, by {by}.")
+        text = gettext("Note of {at}: {kind}, by {by}.") if each.by else gettext("Note of {at}: {kind}.")
         return text.format(at=words(each.at), kind=each.get_kind_display(), by=words(each.by or None))
 
     def _clock(self, server: Server) -> str:

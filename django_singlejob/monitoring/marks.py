@@ -22,6 +22,7 @@ from django_singlejob.models.notes import NoteKind
 from django_singlejob.models.passes import WorkerPass, passes
 from django_singlejob.models.rows import delete_rows, in_utc
 from django_singlejob.monitoring.this_release import this_release
+from django_singlejob.process import rooms
 from django_singlejob.process.clock import DBNow, utc_now
 from django_singlejob.process.escaping import printable
 from django_singlejob.process.holder import Holder, this_process
@@ -33,6 +34,8 @@ logger = logging.getLogger("django_singlejob")
 MARK_EVERY = timedelta(minutes=4.5)
 # A server that has not been seen for this long, and for twice its last gap, has stopped asking.
 SILENT_AFTER = timedelta(minutes=15)
+# From one mark to the next.
+USUALLY_AWAY = timedelta(minutes=6)
 # How long each statement may take: what is due waits meanwhile.
 PATIENCE = timedelta(milliseconds=500)
 # A server that was seen for a shorter time is forgotten after that time, any other after three days. No more rows than
@@ -92,9 +95,12 @@ def mark(queues: Sequence[str], others: "Sequence[QuerySet[Any]]", *, is_once: b
             found = _found([fresh(mine)])
         if 0 not in found:
             with _limited():
-                record(mine, keeps_gap=is_once and not is_first)
+                goes_on = record(mine, keeps_gap=is_once and not is_first)
             with _limited():  # not with the other rows: others forget the same ones
                 _forget()
+            # After an outage, what is late will run in a moment.
+            if goes_on and (tell := rooms.find("tell")):
+                tell()
     except Exception as error:
         message = "Monitoring does not see this server, because its mark could not be recorded: %s"
         level = logging.WARNING if options().enabled else logging.INFO
@@ -129,8 +135,9 @@ def fresh(mine: Mark) -> "QuerySet[WorkerPass]":
     return passes().filter(seen(MARK_EVERY), key=mine.key, **mine.news)
 
 
-def record(mine: Mark, *, keeps_gap: bool = False) -> None:
-    """Record that the server asks, now. ``keeps_gap``: because it goes on asking."""
+def record(mine: Mark, *, keeps_gap: bool = False) -> bool:
+    """Record that the server asks, now. ``keeps_gap``: because it goes on asking. Returns whether it was not away for
+    longer than usual."""
     facts: dict[str, Any] = {
         "seen_at": DBNow(),
         "pid": mine.holder.pid,
@@ -146,9 +153,10 @@ def record(mine: Mark, *, keeps_gap: bool = False) -> None:
         if SILENT_AFTER < away < FORGOTTEN_AFTER and not keeps_gap:
             details = json.dumps({"hostname": mine.holder.hostname, "queues": mine.names})
             noted(NoteKind.SERVER_BACK, "", first_slot=row.seen_at, last_slot=row.now, details=details)
-        return
+        return away <= max(row.gap or ZERO, USUALLY_AWAY)
     facts |= {"key": mine.key, "queues": mine.names, "hostname": mine.holder.hostname, "first_seen_at": DBNow()}
     passes().bulk_create([WorkerPass(**facts)], ignore_conflicts=True)
+    return False
 
 
 def _between(later: Any, earlier: Any) -> Func:

@@ -10,6 +10,7 @@ from django_singlejob.jobs.discovery import has_tasks
 from django_singlejob.jobs.names import WORKER_LOCK
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.unreadable import Unreadable, reporting
+from django_singlejob.monitoring.acknowledging import acknowledged
 from django_singlejob.monitoring.findings import (
     Finding,
     of_code,
@@ -98,8 +99,8 @@ class Verdict(NamedTuple):
 
     @property
     def level(self) -> Level:
-        """The level of the worst finding."""
-        return max((finding.level for finding in self.findings), default=Level.OK)
+        """The level of the worst finding that nobody has acknowledged."""
+        return max((finding.level for finding in self.findings if not finding.acknowledged), default=Level.OK)
 
     @property
     def levels(self) -> dict[str, Level]:
@@ -134,7 +135,8 @@ def judge(
         surveyed = survey(names, ignored=ignored, with_last_runs=with_last_runs)
         verdict = _judge(scope, surveyed, failures=failures, with_one_offs=with_one_offs)
     findings = [found for found in verdict.findings if not _is_only_unreadable(found, unreadable)]
-    verdict = verdict._replace(findings=_sorted([*findings, *map(of_row, dict.fromkeys(unreadable))]))
+    findings = [*_acknowledged(findings), *map(of_row, dict.fromkeys(unreadable))]
+    verdict = verdict._replace(findings=_sorted(findings))
     if not options().enabled:
         verdict = verdict._replace(findings=[], is_ill_cut=False, is_enabled=False)
     rows: list[Finding] = []
@@ -146,6 +148,13 @@ def judge(
     elif not (scope.is_narrow or verdict.healths or registry.all_jobs() or has_tasks()):
         rows.append(of_nothing())
     return verdict._replace(findings=_sorted([*verdict.findings, *rows])) if rows else verdict
+
+
+def _acknowledged(findings: Sequence[Finding]) -> Iterator[Finding]:
+    """The same, with who has acknowledged them."""
+    known = acknowledged(found.subject for found in findings) if findings else {}
+    for found in findings:
+        yield found._replace(acknowledged=known.get((found.subject, found.kind.value)))
 
 
 def _is_only_unreadable(found: Finding, rows: Sequence[Unreadable]) -> bool:

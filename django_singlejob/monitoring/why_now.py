@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.db.models import Q
 from django.utils.translation import gettext
@@ -12,6 +12,7 @@ from django_singlejob.jobs import registry
 from django_singlejob.jobs.discovery import remedy_for, why_not_registered
 from django_singlejob.jobs.schedule import MINUTE, Schedule, next_slot
 from django_singlejob.locking.position import is_ahead
+from django_singlejob.models.jobs import gates
 from django_singlejob.models.locks import locks
 from django_singlejob.models.notes import NoteKind
 from django_singlejob.models.one_offs import one_offs
@@ -35,9 +36,6 @@ from django_singlejob.monitoring.job_facts import MOST, JobFacts, named
 from django_singlejob.monitoring.marks import DISABLED
 from django_singlejob.monitoring.workers import Server, serves, workers
 from django_singlejob.process.escaping import listed
-
-if TYPE_CHECKING:
-    pass
 
 # A worker begins what is due within this time, if it has a process for it.
 SOON = timedelta(seconds=10)
@@ -137,7 +135,8 @@ def _just_due(known: JobFacts, slot: datetime) -> Answer | None:
 def _nobody_now(known: JobFacts, slot: datetime) -> Answer:
     if not known.servers or known.has_lines:
         return known.say(Cause.NOT_KNOWN, NOT_KNOWN_NOW._replace(remedy=NO_MARKS.remedy), slot=slot)
-    if disabled := [server for server in known.servers if server.is_asking]:
+    disabled = [server for server in known.servers if server.is_asking]
+    if disabled and known.may_run_on(disabled):
         return known.say(Cause.DISABLED, DISABLED_THERE, slot=slot, servers=named(disabled), evidence=disabled)
     last = max(server.seen_at for server in known.servers)
     facts: dict[str, Any] = {"since": last, "servers": named(known.servers)}
@@ -170,6 +169,7 @@ def _one_off(known: JobFacts) -> Answer | None:
     if found := _recently(known) or _elsewhere(known, row.run_after, asking):
         return found
     others = one_offs().in_queues([row.queue_name]).due().exclude(job_name=known.name)
+    others = others.exclude(job_name__in=gates().paused().values("name"))
     number = others.filter(Q(priority__gt=row.priority) | Q(priority=row.priority, pk__lt=row.pk)).count()
     if number:
         return known.say(Cause.BEHIND, number=number, **facts)
@@ -189,7 +189,7 @@ def _not_due_now(known: JobFacts) -> Answer | None:
 
 def _never_asked(known: JobFacts, schedule: Schedule) -> Answer:
     """No server has ever asked for it."""
-    if not any(server.is_asking for server in known.servers):
+    if not any(server.is_asking and server.trouble != DISABLED for server in known.servers):
         return _nobody_now(known, known.now)
     slot = next_slot(schedule, known.now)
     return known.say(Cause.TO_COME, slot=slot, time=slot - known.now)

@@ -84,7 +84,9 @@ def _ran(known: JobFacts, attempts: "Sequence[JobRun]") -> Answer:
         return held_now(known) or known.say(Cause.RAN, evidence=attempts, **facts)
     for note in known.notes:
         if note.kind == NoteKind.STOPPED and note.details == str(last.token):
-            return known.say(Cause.STOPPED, by=note.by or None, evidence=[*attempts, note], **facts)
+            return known.say(
+                Cause.STOPPED, by=note.by or None, finished=last.finished_at, evidence=[*attempts, note], **facts
+            )
     if known.is_used_up(last) and len(attempts) > 1:
         return known.say(Cause.USED_UP, slot=last.slot, number=last.attempt, evidence=attempts)
     facts |= {"status": last.get_status_display(), "error": last.error[:ERROR_LENGTH]}

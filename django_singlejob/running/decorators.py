@@ -158,6 +158,8 @@ def singleton_job(
     retry_delay: timedelta = timedelta(minutes=1),
     ping_url: str | None = None,
     on: str | Sequence[str] = (),
+    failures: int | None = None,
+    notify: str | Sequence[str] | None = None,
 ) -> _Decorator: ...
 def singleton_job(name: Any = None, **settings: Any) -> Any:
     """Make a function, or an ``async def``, a job: across all servers, only one copy of it runs at once.
@@ -196,6 +198,10 @@ def singleton_job(name: Any = None, **settings: Any) -> Any:
         on: the servers whose commands run the job: a host name, a pattern such as ``"web*"``, or a list of these. Each
             is compared with the whole host name, and with its part before the first dot, and case counts. A call in
             code, and ``run_singleton --now``, run the job anywhere, with a warning.
+        failures: after how many failures in a row the job is critical; fewer are a warning. Default: what the reader of
+            the status says, usually 1.
+        notify: the mail addresses that hear when the job becomes critical, once a day while it is, and when it is well
+            again; default: ``SINGLEJOB["NOTIFY"]``. An empty list means that nobody hears.
 
     Raises:
         InvalidName, InvalidSchedule, DuplicateJob, SingleJobError: at registration, if the job can never work.

@@ -73,7 +73,7 @@ def strays(client: Client, start: str) -> set[tuple[str, str]]:
     """The URLs that lead away from the site, and the pages that name them, except for "View site"."""
     found = set(crawl(client, start))
     visited = {here for _there, here in found}
-    for page in ("overview/", "overview/day/", "overview/winners/", "joblock/clear/"):
+    for page in ("overview/", "overview/ledger/", "overview/winners/", "joblock/clear/"):
         assert any(f"{start}django_singlejob/{page}" in here for here in visited), page
     for model in ("jobstatus", "joblock", "jobrun", "oneoffjob"):
         assert any(re.search(f"/{model}/.+/change/", here) for here in visited), model
@@ -116,7 +116,7 @@ def test_a_site_that_replaces_djangos_is_one_like_it(spawn: Spawn, admin_client:
     assert child.output.count("200 <!DOCTYPE html>") == 2
     assert "The shop" in child.output
     links = [link for link in Page(child.output).links if "django_singlejob" in link]
-    assert "/admin/django_singlejob/overview/day/?job=nightly" in links
+    assert "/admin/django_singlejob/overview/ledger/?job=nightly" in links
     assert all(link.startswith("/admin/") for link in links)
 
 

@@ -47,7 +47,7 @@ def every_page() -> list[str]:
     pages += [page_of("jobstatus", name) for name in gates().values_list("name", flat=True)]
     histories = [page_of(model).replace("/change/", "/history/") for model in MODELS]
     forms = [reverse("admin:django_singlejob_oneoffjob_add"), clear_page(*locks().values_list("name", flat=True))]
-    overview = [reverse(f"admin:django_singlejob_overview_{page}") for page in ("changelist", "day", "winners")]
+    overview = [reverse(f"admin:django_singlejob_overview_{page}") for page in ("changelist", "ledger", "winners")]
     days = [f"{overview[1]}?{urlencode({'job': name})}" for name in gates().values_list("name", flat=True)]
     why = reverse("admin:django_singlejob_overview_why")
     reasons = [f"{why}?{urlencode({'job': name})}" for name in gates().values_list("name", flat=True)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from datetime import UTC, datetime, timedelta
 from html import unescape
@@ -16,12 +17,15 @@ from django.urls import reverse
 
 from django_singlejob import current_run, singleton_job
 from django_singlejob.admin import ledger
+from django_singlejob.control.pausing import pause
+from django_singlejob.locking.grant import plan
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.notes import notes
 from django_singlejob.models.one_offs import one_offs
 from django_singlejob.models.runs import runs
 from django_singlejob.monitoring.ledger import jobs_in_trouble
 from django_singlejob.process.clock import DBNow, utc_now
+from django_singlejob.running import runner
 from tests.admin.pages import Page, act, page_of, shown
 from tests.contract.acts import HOUR, MINUTE, SECOND, ticked
 
@@ -94,6 +98,7 @@ def test_each_job_has_a_row_that_says_what_became_of_its_slots(viewer: Client) -
 
 
 def test_beside_a_slot_are_why_and_run(viewer: Client, operator: Client) -> None:
+    singleton_job("nightly", schedule=EACH_HOUR)(print)
     known()
     a_day(ago_3="failed")
     page = shown(operator, URL)
@@ -170,7 +175,7 @@ def test_of_one_job_each_slot_has_a_line(viewer: Client) -> None:
     text = said(viewer, job="nightly")
     assert text.count(" on web-1, ") == 19
     when = f"{TOP - 3 * HOUR:%Y-%m-%d %H:%M} UTC"
-    assert re.search(rf"{when} failed run #\d+ , at [\d:]+ on web-1, 1 min 0 s KeyError: 'customer'", text)
+    assert re.search(rf"{when} failed run #\d+ , at [-\d]+ [\d:]+ UTC on web-1, 1 min 0 s KeyError: 'customer'", text)
     (run,) = runs().filter(status="failed")
     assert page_of("jobrun", run.pk) in Page(shown(viewer, f"{URL}?job=nightly")).links
 
@@ -280,6 +285,13 @@ def test_slots_to_come_are_in_their_order(viewer: Client) -> None:
     assert "What is to come" not in said(viewer, since="2020-11-22 18:00")
 
 
+def test_of_a_job_each_minute_that_resumes_later_the_slots_come_then(viewer: Client) -> None:
+    known(schedule="* * * * *", paused=True, paused_until=DBNow() + 2 * HOUR)
+    text = said(viewer, job="nightly").partition("What is to come")[2]
+    assert text.count("UTC") == 50
+    assert "later slots are left out" in text
+
+
 def test_of_a_paused_job_nothing_is_to_come_until_it_is_resumed(viewer: Client) -> None:
     singleton_job("nightly", schedule=EACH_HOUR)(print)
     known(paused=True)
@@ -348,7 +360,7 @@ def test_a_slot_is_run_by_the_next_worker(operator: Client) -> None:
     ("offset", "words"),
     [
         (0 * HOUR, "was run successfully"),
-        (HOUR, "or due"),
+        (HOUR, "is not a slot"),
         (-3 * HOUR - MINUTE, "is not a slot"),
     ],
 )
@@ -357,6 +369,55 @@ def test_any_other_slot_is_refused(operator: Client, offset: timedelta, words: s
     (answer,) = act(operator, "jobstatus", "run_now", "nightly", slot=(TOP + offset).isoformat())
     assert words in answer
     assert not one_offs().exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_who_was_about_to_run_it_by_hand_looks_again(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, slot, said_by_it = missed()
+    before = list[Any]()
+
+    def planned(request: Any, snapshot: Any) -> Any:
+        found = plan(request, snapshot)
+        if request.slot and not before:
+            before.append(act(operator, "jobstatus", "run_now", "nightly", slot=slot.isoformat()))
+        return found
+
+    monkeypatch.setattr("django_singlejob.locking.acquire.plan", planned)
+    runner.run(job, trigger="manual", slot=slot)
+    assert before
+    ticked()
+    assert said_by_it == [slot]
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_one_whose_attempts_are_used_up_is_run(operator: Client, most: int) -> None:
+    singleton_job("nightly", schedule=EACH_HOUR, max_attempts=most)(print)
+    known(abandoned=True, last_slot=TOP, last_attempt=most)
+    a_day(ago_0="abandoned")
+    act(operator, "jobstatus", "run_now", "nightly", slot=TOP.isoformat())
+    assert one_offs().get().retried_slot == TOP
+
+
+def test_one_of_an_earlier_schedule_is_run(operator: Client) -> None:
+    singleton_job("nightly", schedule="7 3 1 1 *")(print)
+    known(schedule="7 3 1 1 *", next_slot=TOP + 5 * DAY)
+    a_day(ago_3="none")
+    details = json.dumps({"before": [EACH_HOUR, "UTC"], "after": ["7 3 1 1 *", "UTC"]})
+    change = {"kind": "schedule_changed", "at": TOP + MINUTE, "first_slot": TOP + 5 * DAY, "details": details}
+    notes().create(job_name="nightly", **change)
+    act(operator, "jobstatus", "run_now", "nightly", slot=(TOP - 3 * HOUR).isoformat())
+    assert one_offs().get().retried_slot == TOP - 3 * HOUR
+    text = said(operator, job="nightly")
+    assert f"schedule changed: from {EACH_HOUR} UTC to 7 3 1 1 * UTC" in text
+    assert "It waits for a worker." in text
+
+
+def test_a_paused_job_offers_no_run(operator: Client) -> None:
+    missed()
+    assert 'name="slot"' in shown(operator, URL)
+    pause("nightly")
+    for url in URL, f"{URL}?job=nightly":
+        assert 'name="slot"' not in shown(operator, url)
 
 
 def test_so_is_one_that_runs_or_waits_for_its_retry(operator: Client) -> None:

@@ -1,13 +1,11 @@
 """``manage.py pause_singletons``: prevent new runs of jobs."""
 
-import argparse
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
 from django_singlejob.control.pausing import pause
-from django_singlejob.jobs.names import REASON_LENGTH
-from django_singlejob.management.arguments import instant, text
+from django_singlejob.management.arguments import instant, reason
 from django_singlejob.management.exit_status import EX_USAGE
 from django_singlejob.management.pause_or_resume import GateCommand
 from django_singlejob.models.jobs import database_now, gates
@@ -57,11 +55,3 @@ class Command(GateCommand):
             sooner = by_name.filter(paused_until__lt=given["until"]) if given["until"] else by_name
             if names := sorted(sooner.values_list("name", flat=True)):
                 self.say(f"Paused by name, these resume by themselves before that: {listed(names)}.")
-
-
-def reason(value: object) -> str:
-    """The reason of a pause."""
-    words = text(value)
-    if len(words) > REASON_LENGTH:
-        raise argparse.ArgumentTypeError(f"the reason has {len(words)} characters. Use at most {REASON_LENGTH}.")
-    return words

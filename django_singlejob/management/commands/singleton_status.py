@@ -12,9 +12,16 @@ from django.core.management.base import CommandError, CommandParser, no_translat
 from django_singlejob.conf import ZERO, quoted
 from django_singlejob.jobs.discovery import autodiscover
 from django_singlejob.locking.request import Reason
-from django_singlejob.management.arguments import CallableCommand, queue, text, whole_number
-from django_singlejob.management.exit_status import explanation_of, refuse_settings
-from django_singlejob.management.output import add_format, as_json
+from django_singlejob.management.arguments import CallableCommand, instant, queue, reason, text, whole_number
+from django_singlejob.management.exit_status import (
+    EX_USAGE,
+    discover_jobs,
+    explained,
+    explanation_of,
+    refuse_settings,
+)
+from django_singlejob.management.output import Output, add_format, as_json
+from django_singlejob.monitoring.acknowledging import acknowledge
 from django_singlejob.monitoring.facts import VERSION, status_of
 from django_singlejob.monitoring.findings import SECOND, Finding, in_figures, roughly
 from django_singlejob.monitoring.health import Health, State, zone_of_schedule
@@ -23,6 +30,7 @@ from django_singlejob.monitoring.verdict import Scope, Verdict, judge
 from django_singlejob.monitoring.workers import SeenWorker, Server
 from django_singlejob.process.clock import instant_in_words
 from django_singlejob.process.escaping import listed, shown
+from django_singlejob.process.holder import this_user
 from django_singlejob.process.logs import in_english
 from django_singlejob.process.progress import Progress
 
@@ -93,10 +101,22 @@ class Command(CallableCommand):
             help="A job is critical after N failures in a row, and a queue after N in the last hour if these are at "
             "least half of what finished. Fewer failures are a warning. Default: 1.",
         )
+        known = "Acknowledges what is wrong with this job, queue or server: it is shown, but alarms nobody for a while."
+        parser.add_argument("--acknowledge", type=text, metavar="NAME", help=known)
+        until = "When that ends, in ISO 8601; the job's next success ends it, too. Default: in a day. At most: a week."
+        parser.add_argument("--until", type=instant, metavar="INSTANT", help=until)
+        parser.add_argument("--because", type=reason, metavar="TEXT", help="The reason, for others to read.")
         add_format(parser, "table")
+
+    def check_options(self, parser: CommandParser, given: dict[str, Any]) -> None:
+        if given["acknowledge"] is None and (given["until"] or given["because"]):
+            parser.error("--until and --because go with --acknowledge NAME.")
 
     @no_translations
     def handle(self, **given: Any) -> None:
+        if given["acknowledge"] is not None:
+            self._acknowledge(given, given["acknowledge"])
+            return
         scope = Scope(jobs=given["job"], queues=given["queue"], ignored=given["ignore"])
         try:
             broken = autodiscover()
@@ -109,6 +129,23 @@ class Command(CallableCommand):
         self.stdout.write(as_json(status_of(verdict).as_dict()) if is_json else _as_text(verdict, most))
         if given["check"] and verdict.level:
             sys.exit(verdict.level)
+
+    def _acknowledge(self, given: dict[str, Any], name: str) -> None:
+        output = Output(self, given)
+        discover_jobs()
+        with explained():
+            refuse_settings()
+            kinds = [found.kind for found in judge().findings if found.subject == name]
+            if not kinds:
+                raise CommandError(f"Nothing is wrong with {quoted(name)}.", returncode=EX_USAGE)
+            values, terms = [kind.value for kind in kinds], {"by": this_user(), "reason": given["because"] or ""}
+            try:
+                until = acknowledge(name, values, given["until"], **terms)
+            except ValueError as error:
+                raise CommandError(f"--until: {error}", returncode=EX_USAGE) from None
+        labels = listed(kind.label for kind in kinds)
+        output.line(f"Acknowledged until {instant_in_words(until)}: {name} is {labels}.")
+        output.end({"name": name, "kinds": values, "until": until})
 
     def _give_up(self, error: Exception, explanation: CommandError | None, given: dict[str, Any]) -> NoReturn:
         """Report that nothing is known."""
@@ -161,10 +198,13 @@ def _bounded(lines: list[str], most: int) -> list[str]:
 
 def _summary(verdict: Verdict) -> str:
     """What Nagios shows: ``CRITICAL: 1 overdue (hourly_report). Jobs and locks: 12. | due=0 failed=0 workers=2``."""
-    by_kind = (list(group) for _kind, group in groupby(verdict.findings, key=lambda finding: finding.kind))
+    findings = [finding for finding in verdict.findings if not finding.acknowledged]
+    by_kind = (list(group) for _kind, group in groupby(findings, key=lambda finding: finding.kind))
     well = "all is well" if verdict.is_enabled else in_english(Reason.DISABLED.label)
     troubles = ", ".join(map(_troubles, by_kind)) or well
-    summary = f"{troubles}. Jobs and locks: {in_figures(len(verdict.healths), is_cut=verdict.is_cut)}."
+    count = len(verdict.findings) - len(findings)
+    known = f"; {count} acknowledged" if count else ""
+    summary = f"{troubles}{known}. Jobs and locks: {in_figures(len(verdict.healths), is_cut=verdict.is_cut)}."
     return f"{verdict.level.name}: {summary} | {_figures(verdict)}"
 
 
@@ -188,8 +228,16 @@ def _figures(verdict: Verdict) -> str:
 
 
 def _advice(findings: Sequence[Finding]) -> list[str]:
-    lines = [f"{found.level.name}: {found.what_happened} {found.what_to_do}" for found in findings]
+    lines = [f"{_level(found)}: {found.what_happened} {found.what_to_do}" for found in findings]
     return ["", *map(_printable, lines)] if lines else []
+
+
+def _level(finding: Finding) -> str:
+    if finding.acknowledged is None:
+        return finding.level.name
+    by, until, reason = finding.acknowledged
+    because = f" ({reason})" if reason else ""
+    return f"ACKNOWLEDGED by {by} until {instant_in_words(until)}{because}"
 
 
 def _table(titles: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> list[str]:

@@ -1,0 +1,209 @@
+"""Mails to those whom ``notify`` names: when something becomes critical, once a day while it is, and when it is over.
+
+A thread looks for what to tell, and sends it, see ``outbox``. A row for each thing and each kind of finding decides
+which of all servers sends: its instant is moved before, so a server that dies or cannot send leaves the mail to another
+one, a few minutes later.
+"""
+
+import logging
+import smtplib
+import sys
+from collections.abc import Sequence
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from django.conf import settings
+from django.core import mail
+from django.db import connections
+from django.db.models import Q
+from django.utils import translation
+
+from django_singlejob.conf import options
+from django_singlejob.database import transactions
+from django_singlejob.integrations.outbox import Outbox
+from django_singlejob.jobs import registry
+from django_singlejob.jobs.registry import Job
+from django_singlejob.jobs.slots import MisfireOutcome
+from django_singlejob.models.alerts import JobAlert, alerts
+from django_singlejob.models.runs import FAILURES, runs
+from django_singlejob.monitoring.findings import Finding, Trouble
+from django_singlejob.monitoring.health import Level
+from django_singlejob.monitoring.verdict import EVERYTHING, Scope, judge
+from django_singlejob.process import messages
+from django_singlejob.process.clock import DBNow, instant_in_words, sleep
+from django_singlejob.process.escaping import printable, shown
+from django_singlejob.process.logs import about
+
+if TYPE_CHECKING:
+    from django_singlejob.models import JobRun
+    from django_singlejob.running.current_run import CurrentRun
+
+logger = logging.getLogger("django_singlejob")
+
+# How long the mail server may take for each step, how often it is asked, and what lies between. Seconds.
+PATIENCE, TRIES, PAUSE = 10.0, 3, 1.0
+# How long the end of a process waits for mails. Seconds.
+LAST = 15.0
+# What is critical is told once a day; what was not sent, after this time.
+DAY, AGAIN_AFTER = timedelta(days=1), timedelta(minutes=5)
+# Of a run's output: its last characters.
+OUTPUT_LENGTH = 1_000
+MISFIRED = "misfired"
+
+_outbox = Outbox("mails", last=LAST)
+
+
+def tell_end(*, run: "CurrentRun", status: str, **_: Any) -> None:
+    """Receive ``job_finished``."""
+    if addresses_of(run.job):
+        _put(partial(_look, Scope(jobs=(run.job.name,)), run.lease.grant.run_id))
+
+
+def tell_misfire(*, name: str, reason: str, first: Any, slot: Any, count: int, **_: Any) -> None:
+    """Receive ``slot_misfired``: slots were given up. Whoever hears of the job hears that once a day."""
+    job = registry.get(name) if registry.is_known(name) else None
+    to = addresses_of(job)
+    if to and reason == MisfireOutcome.DROPPED:
+        zone = registry.zone_of(name)
+        which = instant_in_words(first, zone)
+        if count > 1:
+            which = f"{count} slots, from {which} to {instant_in_words(slot, zone)},"
+        text = f"{which} of the job {name!r} did not run in time, and will not be run."
+        _put(partial(_tell, to, name, MISFIRED, text))
+
+
+def tell_all() -> None:
+    """Tell whatever is wrong: each server calls this a few times an hour."""
+    if options().notify or any(job.notify for job in registry.all_jobs()):
+        _put(partial(_look, EVERYTHING, None))
+
+
+def addresses_of(job: Job | None) -> Sequence[str]:
+    """Who hears of the job, or of what is no job; may be empty."""
+    given = options().notify if job is None or job.notify is None else job.notify
+    return [given] if isinstance(given, str) else list(given)
+
+
+def _put(do: Any) -> None:
+    _outbox.put(partial(_guarded, do), _give_up)
+
+
+def _give_up(why: str) -> None:
+    logger.warning("Mails were not sent: %s", why, extra=about())
+
+
+# --- in the thread
+
+
+def _guarded(do: Any) -> None:
+    """Whatever happens, the thread goes on, and leaves no connection."""
+    try:
+        with translation.override(None):
+            do()
+    except Exception as error:
+        words = shown(f"{type(error).__name__}: {error}")
+        logger.warning("Mails could not be prepared: %s", words, extra=about(reason=error))
+    finally:
+        connections[transactions.alias()].close()
+
+
+def _look(scope: Scope, run_id: int | None) -> None:
+    """Tell what is critical in the scope, and what is not any more."""
+    verdict = judge(scope, with_last_runs=True)
+    told = [found for found in verdict.findings if _is_to_be_told(found)]
+    for found in told:
+        if to := _addresses(found):
+            _tell(to, found.subject, found.kind.value, _paragraph(found, run_id), label=str(found.kind.label))
+    if not verdict.is_cut:
+        _tell_recovery(scope, {(found.subject, found.kind.value) for found in told})
+
+
+def _is_to_be_told(found: Finding) -> bool:
+    """A server that does not ask any more is only a warning, because others may run what is due."""
+    return not found.acknowledged and (found.level == Level.CRITICAL or found.kind == Trouble.SILENT)
+
+
+def _addresses(found: Finding) -> Sequence[str]:
+    is_job = found.about in ("job", "lock") and registry.is_known(found.subject)
+    return addresses_of(registry.get(found.subject) if is_job else None)
+
+
+def _tell(to: Sequence[str], subject: str, kind: str, text: str, *, label: str = "") -> None:
+    """Send it, unless another server does, or has done so today."""
+    rows = alerts().filter(subject=subject, kind=kind)
+    if not rows.exists():
+        alerts().bulk_create([JobAlert(subject=subject, kind=kind)], ignore_conflicts=True)
+    is_due = Q(told_at__isnull=True) | Q(told_at__lte=DBNow() - DAY)
+    if rows.filter(is_due).update(told_at=DBNow() - (DAY - AGAIN_AFTER)) == 1 and send(
+        to, f"{subject}: {label or kind}", text
+    ):
+        rows.update(told_at=DBNow(), is_told=True)
+
+
+def _tell_recovery(scope: Scope, still: set[tuple[str, str]]) -> None:
+    """Whoever has heard of it hears that it is over."""
+    rows = alerts().filter(is_told=True).exclude(kind=MISFIRED)
+    for row in rows.filter(subject__in=scope.jobs) if scope.is_narrow else rows:
+        if (row.subject, row.kind) in still:
+            continue
+        if rows.filter(pk=row.pk).update(is_told=False, told_at=None) == 1:
+            job = registry.get(row.subject) if registry.is_known(row.subject) else None
+            send(addresses_of(job), f"{row.subject}: well again", f"{row.subject} is not {row.kind} any more.")
+
+
+def send(to: Sequence[str], subject: str, text: str) -> bool:
+    """Send a mail. ``False`` if the mail server does not take it, which standard error tells."""
+    line, why = printable(subject, 200), ""
+    for number in range(TRIES):
+        sleep(number * PAUSE)
+        try:
+            connection = _connection()
+            message = mail.EmailMessage(f"{settings.EMAIL_SUBJECT_PREFIX}{line}", text, to=[*to])
+            connection.send_messages([message])
+        except (OSError, smtplib.SMTPException) as error:
+            why = shown(f"{type(error).__name__}: {error}")
+        else:
+            return True
+    told = f"{line}. This could not be mailed to {', '.join(to)}: {why}\n"
+    messages.say(sys.stderr, lambda: sys.stderr.write(told) if sys.stderr else None, told)
+    return False
+
+
+def _connection() -> Any:
+    # Django 6.1 has mailers; get_connection() is deprecated there.
+    connection: Any = mail.mailers.default if hasattr(mail, "mailers") else mail.get_connection()
+    if getattr(connection, "timeout", PATIENCE) is None:
+        connection.timeout = PATIENCE
+    return connection
+
+
+# --- words
+
+
+def _paragraph(found: Finding, run_id: int | None) -> str:
+    """What happened, the error, the project's own line, the last lines of the output, and where to look."""
+    run = _failed_run(found.subject, run_id) if found.about == "job" and found.kind.value == "failing" else None
+    lines = [f"{found.what_happened} {found.what_to_do}"]
+    if run:
+        path, number, function, code = [*run.origin.split("\n"), "", "", "", ""][:4]
+        lines += [run.error, f"{path}, line {number}, in {function}: {code}" if number else ""]
+        lines += [f"The run {run.pk} on {run.hostname} began at {instant_in_words(run.started_at)}."]
+        lines += [f"The last output:\n{run.output[-OUTPUT_LENGTH:].strip()}"] if run.output else []
+    lines.append(_where(found, run))
+    return "\n\n".join(shown(line, keep="\n\t") for line in lines if line) + "\n"
+
+
+def _failed_run(name: str, run_id: int | None) -> "JobRun | None":
+    rows = runs().filter(job_name=name, status__in=FAILURES)
+    own = rows.filter(pk=run_id).first() if run_id else None
+    return own or rows.order_by("-started_at", "-pk").first()
+
+
+def _where(found: Finding, run: "JobRun | None") -> str:
+    base = options().admin_url
+    if base is None:
+        command = f"singleton_why {found.subject}" if found.about == "job" else "singleton_status"
+        return f"More: manage.py {command}"
+    page = f"jobrun/{run.pk}/change/" if run else "overview/"
+    return f"More: {base.rstrip('/')}/django_singlejob/{page}"

@@ -1,0 +1,63 @@
+"""The alerts: what was told of a finding, and who has acknowledged it. They decide nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from django_singlejob.database.transactions import alias
+from django_singlejob.jobs.names import NAME_LENGTH, REASON_LENGTH
+from django_singlejob.models.rows import Row, in_range
+from django_singlejob.models.unreadable import RowQuerySet
+from django_singlejob.process.clock import DBNow
+from django_singlejob.process.holder import HOSTNAME_LENGTH, USER_LENGTH
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+    from typing import Self
+
+
+def alerts() -> JobAlertQuerySet:
+    """The alerts, on the database that decides."""
+    return JobAlertQuerySet(JobAlert, using=alias())
+
+
+class JobAlertQuerySet(RowQuerySet["JobAlert"]):
+    """The alerts: one row for each thing and each kind of finding."""
+
+    def surplus(self, age: timedelta) -> Self:
+        """Those that were over longer ago."""
+        old = DBNow() - age
+        return self.exclude(told_at__gte=old).exclude(acknowledged_until__gte=old)
+
+
+class JobAlert(Row):
+    """Who has heard of a finding, and who has acknowledged it. Decides nothing."""
+
+    subject = models.CharField(
+        _("subject"), max_length=max(NAME_LENGTH, HOSTNAME_LENGTH), help_text=_("The job, the queue or the server.")
+    )
+    kind = models.CharField(_("kind"), max_length=20)
+    told_at = models.DateTimeField(_("told at"), null=True, blank=True, help_text=_("When it was last told."))
+    is_told = models.BooleanField(_("told"), default=False, help_text=_("Whether somebody has heard of it."))
+    acknowledged_at = models.DateTimeField(_("acknowledged at"), null=True, blank=True)
+    acknowledged_until = models.DateTimeField(_("acknowledged until"), null=True, blank=True)
+    acknowledged_by = models.CharField(_("acknowledged by"), max_length=USER_LENGTH, blank=True, default="")
+    reason = models.CharField(_("reason"), max_length=REASON_LENGTH, blank=True, default="")
+
+    objects = JobAlertQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("alert")
+        verbose_name_plural = _("alerts")
+        default_permissions = ()
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(fields=["subject", "kind"], name="singlejob_alert_subject_kind")
+        ]
+
+    Meta.constraints.append(in_range("singlejob_alert_in_range", vars()))
+
+    def __str__(self) -> str:
+        return f"{self.subject}: {self.kind}"
