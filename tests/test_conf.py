@@ -36,6 +36,8 @@ DEFAULTS = {
     "HOSTNAME": None,
     "RELEASE": None,
     "PING_URL": None,
+    "NOTIFY": (),
+    "ADMIN_URL": None,
     "HEALTH_TOKEN": None,
 }
 OTHERS = {
@@ -57,6 +59,8 @@ OTHERS = {
     "HOSTNAME": "web-1",
     "RELEASE": "2026.11",
     "PING_URL": "https://pings.example.org/secret/{name}?create=1",
+    "NOTIFY": ["ops@shop.example"],
+    "ADMIN_URL": "https://shop.example/admin/",
     "HEALTH_TOKEN": "s3cret",
 }
 IMPOSSIBLE: dict[str, list[object]] = {
@@ -101,6 +105,8 @@ IMPOSSIBLE: dict[str, list[object]] = {
         "https://pings.example.org/{name}\n",
         "https://pings.example.org/a job/{name}",
     ],
+    "NOTIFY": ["nobody", ["a@b.example", 7], "a@b.example, c@d.example", None, {"a@b.example"}],
+    "ADMIN_URL": ["", "shop.example/admin/", 7],
     "HEALTH_TOKEN": ["", b"s3cret", 1, " s3cret", "s3cret\n", "s3 cret", "s\u00e9cret"],
 }
 

@@ -22,7 +22,17 @@ from django.views.decorators.http import require_safe
 
 from django_singlejob.admin import history, ledger, recent
 from django_singlejob.admin.addresses import address
-from django_singlejob.admin.cells import badge, breakable, clock_time, duration, first_line, grouped, link, list_of
+from django_singlejob.admin.cells import (
+    badge,
+    breakable,
+    clock_time,
+    duration,
+    first_line,
+    grouped,
+    link,
+    list_of,
+    noted,
+)
 from django_singlejob.admin.forms import SlotForm, SpanForm
 from django_singlejob.admin.history import LastError, Period
 from django_singlejob.admin.read_only import LIVE, ReadOnlyAdmin, is_refreshing, register_jobs
@@ -388,7 +398,7 @@ def _table_of_servers(verdict: Verdict) -> dict[str, Any]:
             shown(server.hostname),
             shown(", ".join(server.queues)),
             _state_of_server(server),
-            _("%s ago") % duration(server.age),
+            noted(_("%s ago") % duration(server.age), clock_time(server.seen_at)),
             shown(server.release),
         )
         for server in found[:MOST_SERVERS]

@@ -45,7 +45,7 @@ logger = logging.getLogger("django_singlejob")
 PATIENCE, TRIES, PAUSE = 10.0, 3, 1.0
 # How long the end of a process waits for mails. Seconds.
 LAST = 15.0
-# What is critical is told once a day; what was not sent, after this time.
+# What stays critical is mailed once a day; a mail that was not sent is tried again after this time.
 DAY, AGAIN_AFTER = timedelta(days=1), timedelta(minutes=5)
 # Of a run's output: its last characters.
 OUTPUT_LENGTH = 1_000
@@ -61,7 +61,7 @@ def tell_end(*, run: "CurrentRun", status: str, **_: Any) -> None:
 
 
 def tell_misfire(*, name: str, reason: str, first: Any, slot: Any, count: int, **_: Any) -> None:
-    """Receive ``slot_misfired``: slots were given up. Whoever hears of the job hears that once a day."""
+    """Receive ``slot_misfired``: slots were given up. That is mailed once a day."""
     job = registry.get(name) if registry.is_known(name) else None
     to = addresses_of(job)
     if to and reason == MisfireOutcome.DROPPED:
@@ -80,7 +80,7 @@ def tell_all() -> None:
 
 
 def addresses_of(job: Job | None) -> Sequence[str]:
-    """Who hears of the job, or of what is no job; may be empty."""
+    """The addresses for the job, or for anything else; may be empty."""
     given = options().notify if job is None or job.notify is None else job.notify
     return [given] if isinstance(given, str) else list(given)
 
@@ -134,20 +134,20 @@ def _tell(to: Sequence[str], subject: str, kind: str, text: str, *, label: str =
     rows = alerts().filter(subject=subject, kind=kind)
     if not rows.exists():
         alerts().bulk_create([JobAlert(subject=subject, kind=kind)], ignore_conflicts=True)
-    is_due = Q(told_at__isnull=True) | Q(told_at__lte=DBNow() - DAY)
-    if rows.filter(is_due).update(told_at=DBNow() - (DAY - AGAIN_AFTER)) == 1 and send(
+    is_due = Q(sent_at__isnull=True) | Q(sent_at__lte=DBNow() - DAY)
+    if rows.filter(is_due).update(sent_at=DBNow() - (DAY - AGAIN_AFTER)) == 1 and send(
         to, f"{subject}: {label or kind}", text
     ):
-        rows.update(told_at=DBNow(), is_told=True)
+        rows.update(sent_at=DBNow(), is_sent=True)
 
 
 def _tell_recovery(scope: Scope, still: set[tuple[str, str]]) -> None:
-    """Whoever has heard of it hears that it is over."""
-    rows = alerts().filter(is_told=True).exclude(kind=MISFIRED)
+    """Mail that something is over, if a mail said that it had begun."""
+    rows = alerts().filter(is_sent=True).exclude(kind=MISFIRED)
     for row in rows.filter(subject__in=scope.jobs) if scope.is_narrow else rows:
         if (row.subject, row.kind) in still:
             continue
-        if rows.filter(pk=row.pk).update(is_told=False, told_at=None) == 1:
+        if rows.filter(pk=row.pk).update(is_sent=False, sent_at=None) == 1:
             job = registry.get(row.subject) if registry.is_known(row.subject) else None
             send(addresses_of(job), f"{row.subject}: well again", f"{row.subject} is not {row.kind} any more.")
 

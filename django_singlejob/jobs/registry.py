@@ -82,12 +82,16 @@ class Job:
         self._validate_ping_url()
         self._validate_schedule()
         self._validate_on()
-        if not (self.failures is None or (type(self.failures) is int and self.failures >= 1)):
-            raise SingleJobError(f"Job {self.name!r}: failures is {quoted(self.failures)}, but must be 1 or more.")
+        self._validate_alarms()
+
+    def _validate_alarms(self) -> None:
+        most = self.failures
+        if not (most is None or (type(most) is int and 1 <= most <= MOST_ATTEMPTS)):
+            raise SingleJobError(
+                f"Job {self.name!r}: failures is {quoted(most)}, but must be a whole number from 1 to {MOST_ATTEMPTS}."
+            )
         if not (self.notify is None or are_addresses(self.notify)):
             raise SingleJobError(f"Job {self.name!r}: notify is {quoted(self.notify)}, but must be {ADDRESSES}.")
-        if self.notify is not None:
-            object.__setattr__(self, "notify", (self.notify,) if isinstance(self.notify, str) else tuple(self.notify))
 
     def _validate_ping_url(self) -> None:
         if not (self.ping_url is None or self.ping_url == "" or is_web_url(self.ping_url)):

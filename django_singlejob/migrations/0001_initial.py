@@ -503,16 +503,14 @@ class Migration(migrations.Migration):
                 ),
                 ("kind", models.CharField(max_length=20, verbose_name="kind")),
                 (
-                    "told_at",
+                    "sent_at",
                     models.DateTimeField(
-                        blank=True, help_text="When it was last told.", null=True, verbose_name="told at"
+                        blank=True, help_text="When it was last sent.", null=True, verbose_name="sent at"
                     ),
                 ),
                 (
-                    "is_told",
-                    models.BooleanField(
-                        default=False, help_text="Whether somebody has heard of it.", verbose_name="told"
-                    ),
+                    "is_sent",
+                    models.BooleanField(default=False, help_text="Whether a mail was sent.", verbose_name="sent"),
                 ),
                 ("acknowledged_at", models.DateTimeField(blank=True, null=True, verbose_name="acknowledged at")),
                 ("acknowledged_until", models.DateTimeField(blank=True, null=True, verbose_name="acknowledged until")),
@@ -534,8 +532,8 @@ class Migration(migrations.Migration):
                                 "id",
                                 "subject",
                                 "kind",
-                                "told_at",
-                                "is_told",
+                                "sent_at",
+                                "is_sent",
                                 "acknowledged_at",
                                 "acknowledged_until",
                                 "acknowledged_by",
@@ -543,8 +541,8 @@ class Migration(migrations.Migration):
                             ),
                             ("acknowledged_at__range", INSTANTS),
                             ("acknowledged_until__range", INSTANTS),
-                            ("is_told__range", SWITCH),
-                            ("told_at__range", INSTANTS),
+                            ("is_sent__range", SWITCH),
+                            ("sent_at__range", INSTANTS),
                         ),
                         name="singlejob_alert_in_range",
                     ),

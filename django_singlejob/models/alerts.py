@@ -1,4 +1,4 @@
-"""The alerts: what was told of a finding, and who has acknowledged it. They decide nothing."""
+"""The alerts: which findings were mailed, and which are acknowledged. They decide nothing."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ class JobAlertQuerySet(RowQuerySet["JobAlert"]):
     def surplus(self, age: timedelta) -> Self:
         """Those that were over longer ago."""
         old = DBNow() - age
-        return self.exclude(told_at__gte=old).exclude(acknowledged_until__gte=old)
+        return self.exclude(sent_at__gte=old).exclude(acknowledged_until__gte=old)
 
 
 class JobAlert(Row):
-    """Who has heard of a finding, and who has acknowledged it. Decides nothing."""
+    """Whether a finding was mailed or acknowledged. Decides nothing."""
 
     subject = models.CharField(
         _("subject"), max_length=max(NAME_LENGTH, HOSTNAME_LENGTH), help_text=_("The job, the queue or the server.")
     )
     kind = models.CharField(_("kind"), max_length=20)
-    told_at = models.DateTimeField(_("told at"), null=True, blank=True, help_text=_("When it was last told."))
-    is_told = models.BooleanField(_("told"), default=False, help_text=_("Whether somebody has heard of it."))
+    sent_at = models.DateTimeField(_("sent at"), null=True, blank=True, help_text=_("When it was last sent."))
+    is_sent = models.BooleanField(_("sent"), default=False, help_text=_("Whether a mail was sent."))
     acknowledged_at = models.DateTimeField(_("acknowledged at"), null=True, blank=True)
     acknowledged_until = models.DateTimeField(_("acknowledged until"), null=True, blank=True)
     acknowledged_by = models.CharField(_("acknowledged by"), max_length=USER_LENGTH, blank=True, default="")

@@ -20,7 +20,7 @@ USUAL, LONGEST = timedelta(days=1), timedelta(days=7)
 
 
 class Acknowledged(NamedTuple):
-    """Who has acknowledged it, until when, and why."""
+    """The user, until when, and why."""
 
     by: str
     until: datetime

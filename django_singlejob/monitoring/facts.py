@@ -40,7 +40,7 @@ class FindingFacts:
     remedy: str
     """What to do about it, for people."""
     acknowledged_by: str
-    """Who has acknowledged it; may be empty."""
+    """The user who has acknowledged it; may be empty."""
     acknowledged_until: datetime | None
     """Until when (UTC); ``None``: nobody has, or that is over. Then it does not count for the status's level."""
 

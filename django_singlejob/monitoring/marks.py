@@ -147,7 +147,7 @@ def record(mine: Mark, *, keeps_gap: bool = False) -> bool:
     }
     rows = passes().filter(key=mine.key)
     for row in rows.judged(seen(MARK_EVERY)):
-        away = row.now - row.seen_at
+        away = max(row.now - row.seen_at, ZERO)  # the database's clock may have been set back
         gap = row.gap if keeps_gap else min(max(away, (row.gap or ZERO) - away / FADES_IN, -YEAR), YEAR)
         rows.update(gap=gap, **facts)
         if SILENT_AFTER < away < FORGOTTEN_AFTER and not keeps_gap:

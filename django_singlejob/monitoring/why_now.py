@@ -45,7 +45,7 @@ def answer_now(known: JobFacts) -> Answer:
     """Why it runs or does not now: the first reason that applies."""
     steps = (
         held_now,
-        _not_registered,
+        not_registered,
         _disabled,
         _paused_now,
         _ahead,
@@ -56,7 +56,8 @@ def answer_now(known: JobFacts) -> Answer:
     return next(filter(None, (step(known) for step in steps)), None) or known.say(Cause.NO_SCHEDULE)
 
 
-def _not_registered(known: JobFacts) -> Answer | None:
+def not_registered(known: JobFacts) -> Answer | None:
+    """If this release does not have it."""
     if known.job:
         return None
     for error in registry.failures.values():

@@ -19,7 +19,7 @@ from django_singlejob.monitoring.causes import (
 )
 from django_singlejob.monitoring.evidence import Gap, changes, gap_of, misses, pauses
 from django_singlejob.monitoring.job_facts import MOST, JobFacts, is_real, named
-from django_singlejob.monitoring.why_now import held_now
+from django_singlejob.monitoring.why_now import held_now, not_registered
 from django_singlejob.monitoring.workers import Server
 from django_singlejob.process.escaping import listed
 
@@ -64,7 +64,7 @@ def answer_of(known: JobFacts, slot: datetime, attempts: "Sequence[JobRun]" = ()
         _together,
     )
     moved_at = _moved_at(known, slot)
-    found = next(filter(None, (step(known, slot, moved_at) for step in steps)), None)
+    found = next(filter(None, (step(known, slot, moved_at) for step in steps)), None) or not_registered(known)
     return found or known.say(Cause.NOT_KNOWN, None if known.servers and not known.has_lines else NO_MARKS, slot=slot)
 
 

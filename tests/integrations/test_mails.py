@@ -72,7 +72,7 @@ def run(job: Any) -> None:
 
 
 def told(count: int) -> list[tuple[str, str, list[str]]]:
-    """The subjects, the texts and the addresses of the mails, once there are so many, and no more."""
+    """The subjects, the texts and the addresses of the mails, once there are as many as expected."""
     eventually(lambda: len(mail.outbox) >= count)
     settled()
     assert len(mail.outbox) == count, [each.subject for each in mail.outbox]
@@ -98,7 +98,7 @@ def looked(count: int = 0) -> list[str]:
 # --- failures
 
 
-def test_a_failure_is_told_at_once_and_once() -> None:
+def test_a_failure_is_sent_at_once_and_once() -> None:
     job = failing()
     run(job)
     ((subject, text, to),) = told(1)
@@ -115,7 +115,7 @@ def test_a_failure_is_told_at_once_and_once() -> None:
     told(1)
 
 
-def test_it_is_told_again_after_a_day_and_when_it_is_over() -> None:
+def test_it_is_sent_again_after_a_day_and_when_it_is_over() -> None:
     flag = [True]
 
     @singleton_job("nightly")
@@ -125,7 +125,7 @@ def test_it_is_told_again_after_a_day_and_when_it_is_over() -> None:
 
     run(job)
     told(1)
-    alerts().update(told_at=DBNow() - DAY - MINUTE)
+    alerts().update(sent_at=DBNow() - DAY - MINUTE)
     run(job)
     assert subjects(2) == ["nightly: failing"] * 2
     flag.clear()
@@ -139,7 +139,7 @@ def test_it_is_told_again_after_a_day_and_when_it_is_over() -> None:
 
 
 def test_a_recovery_from_what_nobody_has_heard_of_is_not_told() -> None:
-    alerts().create(subject="nightly", kind="failing", told_at=DBNow())
+    alerts().create(subject="nightly", kind="failing", sent_at=DBNow())
     singleton_job("nightly")(lambda: None)()
     told(0)
 
@@ -160,7 +160,7 @@ def test_a_job_has_addresses_of_its_own_or_none() -> None:
     told(1)
 
 
-def test_only_the_failure_that_makes_it_critical_is_told() -> None:
+def test_only_the_failure_that_makes_it_critical_is_sent() -> None:
     job = failing(failures=3)
     for _ in range(2):
         run(job)
@@ -194,7 +194,7 @@ def test_a_link_leads_to_the_run(settings: Settings) -> None:
 # --- what a server looks for
 
 
-def test_an_overdue_job_is_told_by_whichever_server_looks() -> None:
+def test_an_overdue_job_is_sent_by_whichever_server_looks() -> None:
     job = scheduled()
     follow_code()
     fall_behind(job)
@@ -204,13 +204,13 @@ def test_an_overdue_job_is_told_by_whichever_server_looks() -> None:
     assert looked(2)[-1] == "nightly: well again"
 
 
-def test_a_dead_holder_is_told() -> None:
+def test_a_dead_holder_is_sent() -> None:
     start_run("nightly")
     expire()
     assert looked(1) == ["nightly: stale"]
 
 
-def test_a_server_that_does_not_ask_any_more_is_told() -> None:
+def test_a_server_that_does_not_ask_any_more_is_sent() -> None:
     mine = Mark(this_process()._replace(hostname="web-9"))
     record(mine)
     passes().update(seen_at=DBNow() - HOUR, first_seen_at=DBNow() - 2 * DAY)
@@ -268,12 +268,12 @@ def test_a_mail_that_no_server_takes_is_a_line_and_is_sent_later(
     monkeypatch.setattr(mails, "PAUSE", 0.0)
     taken_by(settings, "smtp", host="localhost", port=quiet_port())
     run(failing())
-    eventually(lambda: alerts().filter(told_at__isnull=False).exists())
+    eventually(lambda: alerts().filter(sent_at__isnull=False).exists())
     settled()
     assert "nightly: failing. This could not be mailed to ops@shop.example: " in capfd.readouterr().err
     taken_by(settings, "locmem")
     assert looked() == [], "For five minutes, it is another server's turn."
-    alerts().update(told_at=DBNow() - DAY)
+    alerts().update(sent_at=DBNow() - DAY)
     assert looked(1) == ["nightly: failing"]
 
 
@@ -288,7 +288,7 @@ def test_the_job_does_not_wait_for_the_mail_server(settings: Settings, monkeypat
     run(failing())
     singleton_job("other")(lambda: said.append(str(current_run())))()
     settled()
-    assert alerts().filter(is_told=True).count() == 1
+    assert alerts().filter(is_sent=True).count() == 1
 
 
 @pytest.mark.parametrize("notify", ["nobody", ["a@b.example", 7], "a@b.example, c@d.example", 7, {"a@b.example"}])
@@ -299,7 +299,7 @@ def test_what_is_no_address_is_refused(notify: Any) -> None:
 
 @pytest.mark.parametrize("failures", [0, -1, True, "3", 2.5])
 def test_so_is_a_number_of_failures_that_makes_no_sense(failures: Any) -> None:
-    with pytest.raises(SingleJobError, match="but must be 1 or more"):
+    with pytest.raises(SingleJobError, match="but must be a whole number from 1"):
         singleton_job("nightly", failures=failures)(fail)
 
 

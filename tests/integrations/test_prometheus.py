@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from django_singlejob.integrations.prometheus import SingleJobs
 from django_singlejob.models import JobStatus, OneOffJob
+from django_singlejob.monitoring.acknowledging import acknowledge
 from django_singlejob.process.clock import DBNow
 from tests.children import ROOT
 from tests.contract.acts import HOUR, MINUTE, SECOND, take
@@ -93,7 +94,16 @@ def test_a_job_has_its_metrics() -> None:
     assert found["singlejob_job_mean_duration_seconds"] == {name: 60}
     assert 0 <= found["singlejob_job_lock_age_seconds"][name] < 60
     assert found["singlejob_job_last_duration_seconds"][name] == pytest.approx(59 * 60, abs=60)
-    assert found["singlejob_findings"] == {labels(kind="failing", level="critical"): 1}
+    assert found["singlejob_findings"] == {labels(kind="failing", level="critical", acknowledged="no"): 1}
+
+
+def test_what_is_acknowledged_keeps_its_value_and_says_so() -> None:
+    job(consecutive_failures=2)
+    acknowledge("nightly", ["failing"], None, by="anna", reason="")
+    found = scraped()
+    assert found["singlejob_job_level"] == {labels(name="nightly"): 2}
+    assert found["singlejob_job_acknowledged"] == {labels(name="nightly"): 1}
+    assert found["singlejob_findings"] == {labels(kind="failing", level="critical", acknowledged="yes"): 1}
 
 
 def test_queues_and_workers_have_theirs() -> None:

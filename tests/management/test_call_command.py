@@ -74,6 +74,7 @@ SAMPLES: dict[str, list[tuple[Any, list[str]]]] = {
     "slot": INSTANTS,
     "because": [("upgrade", ["upgrade"])],
     "force": [("nightly", ["nightly"])],
+    "acknowledge": [("nightly", ["nightly"])],
     "alive": [("/tmp/alive", ["/tmp/alive"])],
     "token": [(UUID(int=4711), [str(UUID(int=4711))]), (str(UUID(int=4711)), [UUID(int=4711).hex])],
     "one_off": [(value, [text]) for value, text in COUNTS.items()],
@@ -96,11 +97,12 @@ NONSENSE: dict[str, list[Any]] = {
         for name in ("failed_since", "since", "until", "from", "at", "slot")
     },
     "because": [5, "", " ", "a\0", "x" * 201, ["upgrade"]],
-    **{name: [True, 5, ["nightly"], "a\0", "", " "] for name in ("force", "alive")},
+    **{name: [True, 5, ["nightly"], "a\0", "", " "] for name in ("force", "alive", "acknowledge")},
     "token": [True, 5, "nightly", "a\0", "", [UUID(int=4711)]],
     "one_off": [-1, 1.5, "many", True, [1]],
 }
 
+FOR_KNOWN = ("--until", "--because")
 FOR_LIST = ("--format", "--from", "--days")
 
 
@@ -144,6 +146,8 @@ def called(command: str, *words: str, **values: Any) -> None:
 def arguments(command: str, words: tuple[str, ...], values: dict[str, Any]) -> tuple[str, ...]:
     """What the command cannot do without."""
     match command:
+        case "singleton_status" if any(map(values.get, ("until", "because"))) or "".join(words).startswith(FOR_KNOWN):
+            return ("--acknowledge=nightly",)
         case "run_singleton" if "".join(words).startswith(FOR_LIST) or any(map(values.get, ("format", "from", "days"))):
             return ("--list",)
         case "pause_singletons" | "resume_singletons" | "cancel_one_offs" if "--all" in words or values.get("all"):

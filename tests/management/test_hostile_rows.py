@@ -96,6 +96,7 @@ SHOWN: dict[str, list[dict[str, Any]]] = {
         {"job_name": "nightly", "run_after": NOW, "created_at": NOW},
         {"job_name": "lost", "run_after": NOW, "created_at": NOW, "finished_at": NOW, "status": "failed", "attempt": 1},
     ],
+    "JobAlert": [{"subject": "lost", "kind": "failing", "acknowledged_until": NOW}],
     "JobNote": [{"job_name": "lost", "kind": "paused", "at": NOW}],
     "WorkerPass": [{"key": "somewhere", **HOLDER, "first_seen_at": NOW, "seen_at": NOW}],
 }

@@ -8,7 +8,7 @@ import pytest
 from django.apps import apps
 from django.db import connection, models
 
-from django_singlejob.models import JobLock, JobNote, JobRun, JobStatus, OneOffJob, WorkerPass
+from django_singlejob.models import JobAlert, JobLock, JobNote, JobRun, JobStatus, OneOffJob, WorkerPass
 from django_singlejob.running.enqueue import Order
 from tests.contract.acts import gate, lock, start_run
 
@@ -31,6 +31,7 @@ FIELDS: dict[type[Model], str] = {
         version token attempt max_attempts backend exclusive hostname pid worker_ids result error error_class errors
         traceback origin
         created_at requested_by stopped_by retried_slot suspect""",
+    JobAlert: "id subject kind sent_at is_sent acknowledged_at acknowledged_until acknowledged_by reason",
     JobNote: "id job_name kind at by reason until first_slot last_slot number details",
     WorkerPass: "key queues hostname pid is_once first_seen_at seen_at gap release clock_error trouble",
 }
@@ -39,6 +40,7 @@ TABLES: dict[type[Model], str] = {
     JobStatus: "django_singlejob_jobstatus",
     JobRun: "django_singlejob_jobrun",
     OneOffJob: "django_singlejob_oneoffjob",
+    JobAlert: "django_singlejob_jobalert",
     JobNote: "django_singlejob_jobnote",
     WorkerPass: "django_singlejob_workerpass",
 }
@@ -57,6 +59,7 @@ INDEXES: dict[type[Model], dict[str, list[str]]] = {
         "singlejob_one_off_due": ["status", "run_after"],
         "singlejob_one_off_finished": ["status", "finished_at"],
     },
+    JobAlert: {},
     JobNote: {"singlejob_note_job_at": ["job_name", "at"], "singlejob_note_at": ["at"]},
     WorkerPass: {},
 }

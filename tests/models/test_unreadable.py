@@ -97,6 +97,7 @@ def usual(model: type[models.Model], name: str) -> list[dict[str, Any]]:
             {**one_off, "status": "in_progress", "attempt": 1},
             {**one_off, "status": "failed", "attempt": 1, "finished_at": now, "error": "x"},
         ],
+        "JobAlert": [{"subject": name, "kind": "failing", "acknowledged_at": now, "acknowledged_until": now + HOUR}],
         "JobNote": [{"job_name": name, "kind": "missed", "at": now, "first_slot": now, "last_slot": now, "number": 1}],
         "WorkerPass": [{"key": name, **HOLDER, "first_seen_at": now, "seen_at": now}],
     }
@@ -236,7 +237,7 @@ def test_all_readers_of_the_status_name_the_row(bad_lock: str, client: Client, a
     assert (page.status_code, page.json()["findings"]) == (503, {"unreadable": 1})
     metrics = client.get("/metrics/", headers={"Authorization": f"Bearer {TOKEN}"}).content.decode()
     assert "singlejob_up 1.0" in metrics
-    assert 'singlejob_findings{kind="unreadable",level="critical"} 1.0' in metrics
+    assert 'singlejob_findings{acknowledged="no",kind="unreadable",level="critical"} 1.0' in metrics
     with pytest.raises(ServiceUnavailable) as failure:
         SingleJobs().run()
     assert failure.value.message == "1 unreadable"

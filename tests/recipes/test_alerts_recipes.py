@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import tomllib
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -14,6 +15,7 @@ from urllib.parse import urlsplit
 import django
 import pytest
 import yaml
+from django.core.management import call_command
 
 from django_singlejob import singleton_job
 from django_singlejob.models import JobRun, JobStatus
@@ -110,19 +112,37 @@ def health_page(settings: Settings, modules: Modules, monkeypatch: pytest.Monkey
 # --- mail and Slack
 
 
-def test_a_failure_is_one_mail_to_the_admins(spawn: Spawn, tmp_path: Path) -> None:
-    admin = "ops@example.com" if django.VERSION >= (6, 0) else ("Ops", "ops@example.com")
+def test_a_failure_is_one_mail(spawn: Spawn, tmp_path: Path) -> None:
     mails = tmp_path / "mails"
+    path = "django.core.mail.backends.filebased.EmailBackend"
+    backend = f"MAILERS = {{'default': {{'BACKEND': {path!r}, 'OPTIONS': {{'file_path': {str(mails)!r}}}}}}}\n"
+    if django.VERSION < (6, 1):
+        backend = f"EMAIL_BACKEND = {path!r}\nEMAIL_FILE_PATH = {str(mails)!r}\n"
     (tmp_path / "mail_settings.py").write_text(
-        f"from tests.settings import *\nADMINS = [{admin!r}]\nEMAIL_FILE_PATH = {str(mails)!r}\n"
-        "EMAIL_BACKEND = 'django.core.mail.backends.filebased.EmailBackend'\n"
-        + snippet("recipes/alerts.md", "Get a mail when a job fails")
+        f"from tests.settings import *\nbefore = SINGLEJOB\n{backend}"
+        + snippet("recipes/alerts.md", "Get a mail")
+        + "SINGLEJOB = before | SINGLEJOB\n"
     )
     failed(spawn.code(FAILS, "run_singleton", DJANGO_SETTINGS_MODULE="mail_settings", PYTHONPATH=f"{tmp_path}:{ROOT}"))
     (mail,) = [text for path in mails.iterdir() for text in path.read_text().split("-" * 79) if text.strip()]
-    assert "To: ops@example.com" in mail
-    assert "The job 'nightly' failed." in mail
+    assert "To: ops@shop.example" in mail
+    assert "Subject: [Django] nightly: failing" in mail
     assert "ZeroDivisionError" in mail
+    assert "The first of two invoices is sent." in mail
+    assert "https://shop.example/admin/django_singlejob/jobrun/" in mail
+
+
+@pytest.mark.usefixtures("a_failing_job")
+@pytest.mark.parametrize("title", ["Get a mail", "Say that you know of it"])
+def test_it_is_tried_and_acknowledged(settings: Settings, title: str) -> None:
+    (line,) = prompted(snippet("recipes/alerts.md", title, "console"))
+    settings.SINGLEJOB = {**settings.SINGLEJOB, "NOTIFY": ["ops@shop.example"]}
+    if django.VERSION >= (6, 1):
+        settings.MAILERS = {"default": {"BACKEND": "django.core.mail.backends.locmem.EmailBackend"}}
+    said = StringIO()
+    words = shlex.split(line.replace("hourly_report", "nightly"))
+    call_command(*words[2:], stdout=said)
+    assert said.getvalue().startswith(("Sent to ops@shop.example.", "Acknowledged until "))
 
 
 @pytest.mark.parametrize("answer", ["ok", "never", "not_found", ""])

@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from django.core.management.base import CommandError, CommandParser, no_translations
 
 from django_singlejob.conf import ZERO, quoted
+from django_singlejob.integrations.mails import addresses_of, send
+from django_singlejob.jobs import registry
 from django_singlejob.jobs.discovery import autodiscover
 from django_singlejob.locking.request import Reason
 from django_singlejob.management.arguments import CallableCommand, instant, queue, reason, text, whole_number
 from django_singlejob.management.exit_status import (
+    EX_FAILED,
     EX_USAGE,
     discover_jobs,
     explained,
@@ -106,6 +109,8 @@ class Command(CallableCommand):
         until = "When that ends, in ISO 8601; the job's next success ends it, too. Default: in a day. At most: a week."
         parser.add_argument("--until", type=instant, metavar="INSTANT", help=until)
         parser.add_argument("--because", type=reason, metavar="TEXT", help="The reason, for others to read.")
+        trial = "Sends a mail to each address of NOTIFY and of the jobs' notify. Exits with 1 if one cannot be sent."
+        parser.add_argument("--send-test", action="store_true", help=trial)
         add_format(parser, "table")
 
     def check_options(self, parser: CommandParser, given: dict[str, Any]) -> None:
@@ -116,6 +121,9 @@ class Command(CallableCommand):
     def handle(self, **given: Any) -> None:
         if given["acknowledge"] is not None:
             self._acknowledge(given, given["acknowledge"])
+            return
+        if given["send_test"]:
+            self._send_test(given)
             return
         scope = Scope(jobs=given["job"], queues=given["queue"], ignored=given["ignore"])
         try:
@@ -146,6 +154,20 @@ class Command(CallableCommand):
         labels = listed(kind.label for kind in kinds)
         output.line(f"Acknowledged until {instant_in_words(until)}: {name} is {labels}.")
         output.end({"name": name, "kinds": values, "until": until})
+
+    def _send_test(self, given: dict[str, Any]) -> None:
+        output = Output(self, given)
+        discover_jobs()
+        with explained():
+            addresses = sorted({each for job in (None, *registry.all_jobs()) for each in addresses_of(job)})
+        if not addresses:
+            raise CommandError("Neither SINGLEJOB['NOTIFY'] nor a job's notify has an address.", returncode=EX_USAGE)
+        sent = [each for each in addresses if send([each], "a test", "This address hears what is wrong with jobs.\n")]
+        for each in sent:
+            output.line(f"Sent to {each}.")
+        output.end({"sent": sent, "not_sent": [each for each in addresses if each not in sent]})
+        if len(sent) < len(addresses):
+            sys.exit(EX_FAILED)
 
     def _give_up(self, error: Exception, explanation: CommandError | None, given: dict[str, Any]) -> NoReturn:
         """Report that nothing is known."""

@@ -384,6 +384,8 @@ def test_json_has_them_too() -> None:
         "since": None,
         "message": "2 of 5 one-offs of the queue 'default' that finished in the last hour failed.",
         "remedy": "Look for their errors in the admin's list of one-offs, fix them, and retry the one-offs.",
+        "acknowledged_by": "",
+        "acknowledged_until": None,
     }
 
 
