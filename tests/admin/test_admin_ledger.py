@@ -84,6 +84,7 @@ def drawn(client: Client, **query: Any) -> list[tuple[str, str]]:
 
 
 def test_each_job_has_a_row_that_says_what_became_of_its_slots(viewer: Client) -> None:
+    singleton_job("nightly", schedule=EACH_HOUR)(print)
     known()
     a_day(ago_3="failed", ago_6="none")
     text = said(viewer)

@@ -123,6 +123,7 @@ def test_a_job_says_after_how_many_failures_it_is_critical() -> None:
 # --- the readers
 
 
+@pytest.mark.urls("django_singlejob.urls")
 def test_all_readers_follow(client: Client, settings: Settings) -> None:
     settings.ALLOWED_HOSTS = ["*"]
     assert client.get("/health/").status_code == 503

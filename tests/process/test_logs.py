@@ -37,7 +37,6 @@ from tests.contract.acts import (
     take,
     ticked,
 )
-from tests.test_docs import DOCS, blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -275,15 +274,13 @@ PARTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture
-def logging_of_docs() -> Iterator[StringIO]:
-    """What the page on alerts configures, without the mails. Returns what it prints."""
-    [example] = [block for block in blocks(DOCS / "recipes" / "alerts.md", "python") if "LOGGING = {" in block]
-    found: dict[str, Any] = {}
-    exec(example, found)
-    del found["LOGGING"]["handlers"]["mail_admins"]
-    found["LOGGING"]["loggers"]["django_singlejob"]["handlers"].remove("mail_admins")
+def usual_logging() -> Iterator[StringIO]:
+    """What most projects configure. Returns what it prints."""
+    console = {"console": {"class": "logging.StreamHandler"}}
+    loggers = {"django_singlejob": {"handlers": ["console"], "level": "WARNING"}}
+    config = {"version": 1, "disable_existing_loggers": False, "handlers": console, "loggers": loggers}
     before = logger.handlers[:]
-    logging.config.dictConfig(found["LOGGING"])
+    logging.config.dictConfig(config)
     [handler] = logger.handlers
     assert isinstance(handler, logging.StreamHandler)
     handler.setStream(printed := StringIO())
@@ -293,15 +290,15 @@ def logging_of_docs() -> Iterator[StringIO]:
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_no_part_of_a_record_acts_on_a_terminal_or_begins_a_line(part: str, logging_of_docs: StringIO) -> None:
-    """As the logging of the docs prints it, and with all attributes."""
+def test_no_part_of_a_record_acts_on_a_terminal_or_begins_a_line(part: str, usual_logging: StringIO) -> None:
+    """As a usual project prints it, and with all attributes."""
     given = {"args": [], "extra": about()} | PARTS[part]
     args = given.pop("args")
     logger.error("Something: %s" if args else "Something", *args, **given)
     attributes = " ".join(f"%({name})s" for name in ["message", *given["extra"]])
     logger.handlers[0].setFormatter(logging.Formatter(attributes))
     logger.error("Something: %s" if args else "Something", *args, **given)
-    printed = logging_of_docs.getvalue()
+    printed = usual_logging.getvalue()
     assert "all is lost" in printed
     lines = printed.removesuffix("\n").split("\n")
     assert [line for line in lines if not line.isprintable()] == []
