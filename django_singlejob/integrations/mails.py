@@ -25,7 +25,8 @@ from django_singlejob.integrations.outbox import Outbox
 from django_singlejob.jobs import registry
 from django_singlejob.jobs.registry import Job
 from django_singlejob.jobs.slots import MisfireOutcome
-from django_singlejob.models.alerts import JobAlert, alerts
+from django_singlejob.models.alerts import JobAlert, JobAlertQuerySet, alerts
+from django_singlejob.models.rows import delete_rows
 from django_singlejob.models.runs import FAILURES, runs
 from django_singlejob.monitoring.findings import Finding, Trouble
 from django_singlejob.monitoring.health import Level
@@ -147,9 +148,14 @@ def _tell_recovery(scope: Scope, still: set[tuple[str, str]]) -> None:
     for row in rows.filter(subject__in=scope.jobs) if scope.is_narrow else rows:
         if (row.subject, row.kind) in still:
             continue
-        if rows.filter(pk=row.pk).update(is_sent=False, sent_at=None) == 1:
+        if _is_forgotten(rows.filter(pk=row.pk)):
             job = registry.get(row.subject) if registry.is_known(row.subject) else None
             send(addresses_of(job), f"{row.subject}: well again", f"{row.subject} is not {row.kind} any more.")
+
+
+def _is_forgotten(row: JobAlertQuerySet) -> bool:
+    """Delete the row, or what it says of mails if somebody has acknowledged it. ``False``: another server has."""
+    return bool(delete_rows(row.filter(acknowledged_until=None)) or row.update(is_sent=False, sent_at=None))
 
 
 def send(to: Sequence[str], subject: str, text: str) -> bool:

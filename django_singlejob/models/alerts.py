@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
@@ -11,12 +11,7 @@ from django_singlejob.database.transactions import alias
 from django_singlejob.jobs.names import NAME_LENGTH, REASON_LENGTH
 from django_singlejob.models.rows import Row, in_range
 from django_singlejob.models.unreadable import RowQuerySet
-from django_singlejob.process.clock import DBNow
 from django_singlejob.process.holder import HOSTNAME_LENGTH, USER_LENGTH
-
-if TYPE_CHECKING:
-    from datetime import timedelta
-    from typing import Self
 
 
 def alerts() -> JobAlertQuerySet:
@@ -26,11 +21,6 @@ def alerts() -> JobAlertQuerySet:
 
 class JobAlertQuerySet(RowQuerySet["JobAlert"]):
     """The alerts: one row for each thing and each kind of finding."""
-
-    def surplus(self, age: timedelta) -> Self:
-        """Those that were over longer ago."""
-        old = DBNow() - age
-        return self.exclude(sent_at__gte=old).exclude(acknowledged_until__gte=old)
 
 
 class JobAlert(Row):

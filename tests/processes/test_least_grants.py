@@ -48,7 +48,8 @@ pytestmark = [
 
 PAGE = ROOT / "docs" / "contributors" / "least-grants.md"
 TITLES = {"postgresql": "Grants on PostgreSQL", "mysql": "Grants on MariaDB and MySQL"}
-OURS = [f"django_singlejob_{name}" for name in ("joblock", "jobnote", "jobrun", "jobstatus", "oneoffjob", "workerpass")]
+TABLES = ("jobalert", "joblock", "jobnote", "jobrun", "jobstatus", "oneoffjob", "workerpass")
+OURS = [f"django_singlejob_{name}" for name in TABLES]
 REFUSED = re.compile(r"denied|refuse|must be owner|does not allow|Traceback \(", re.IGNORECASE)
 
 
