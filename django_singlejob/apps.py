@@ -84,6 +84,7 @@ ROOMS = {
     "mark": "django_singlejob.monitoring.marks.mark",
     "output_file": "django_singlejob.integrations.output_file.output_file",
     "tell": "django_singlejob.integrations.mails.tell_all",
+    "send_test": "django_singlejob.integrations.mails.send_test",
 }
 
 # The signal of each. Made once, because a signal has the same receiver only once.

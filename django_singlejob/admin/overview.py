@@ -31,7 +31,6 @@ from django_singlejob.admin.cells import (
     grouped,
     link,
     list_of,
-    noted,
 )
 from django_singlejob.admin.forms import SlotForm, SpanForm
 from django_singlejob.admin.history import LastError, Period
@@ -398,7 +397,7 @@ def _table_of_servers(verdict: Verdict) -> dict[str, Any]:
             shown(server.hostname),
             shown(", ".join(server.queues)),
             _state_of_server(server),
-            noted(_("%s ago") % duration(server.age), clock_time(server.seen_at)),
+            _("%s ago") % duration(server.age),
             shown(server.release),
         )
         for server in found[:MOST_SERVERS]

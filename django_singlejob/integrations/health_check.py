@@ -7,6 +7,7 @@
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 from django.db import Error, close_old_connections
 from health_check.base import HealthCheck
@@ -30,5 +31,9 @@ class SingleJobs(HealthCheck):  # type: ignore[misc]
         finally:
             close_old_connections()  # it runs in a thread of its own
         if status.level == "critical":
-            kinds = Counter(finding.kind for finding in status.findings if finding.level == "critical")
+            kinds = Counter(finding.kind for finding in status.findings if _is_critical(finding))
             raise ServiceUnavailable(", ".join(f"{count} {kind}" for kind, count in kinds.items()))
+
+
+def _is_critical(finding: Any) -> bool:
+    return finding.level == "critical" and finding.acknowledged_until is None

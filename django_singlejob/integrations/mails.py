@@ -6,7 +6,6 @@ one, a few minutes later.
 """
 
 import logging
-import smtplib
 import sys
 from collections.abc import Sequence
 from datetime import timedelta
@@ -25,12 +24,12 @@ from django_singlejob.integrations.outbox import Outbox
 from django_singlejob.jobs import registry
 from django_singlejob.jobs.registry import Job
 from django_singlejob.jobs.slots import MisfireOutcome
-from django_singlejob.models.alerts import JobAlert, JobAlertQuerySet, alerts
+from django_singlejob.models.alerts import JobAlert, alerts
 from django_singlejob.models.rows import delete_rows
 from django_singlejob.models.runs import FAILURES, runs
 from django_singlejob.monitoring.findings import Finding, Trouble
-from django_singlejob.monitoring.health import Level
-from django_singlejob.monitoring.verdict import EVERYTHING, Scope, judge
+from django_singlejob.monitoring.health import Level, State
+from django_singlejob.monitoring.verdict import EVERYTHING, Scope, Verdict, judge
 from django_singlejob.process import messages
 from django_singlejob.process.clock import DBNow, instant_in_words, sleep
 from django_singlejob.process.escaping import printable, shown
@@ -71,13 +70,19 @@ def tell_misfire(*, name: str, reason: str, first: Any, slot: Any, count: int, *
         if count > 1:
             which = f"{count} slots, from {which} to {instant_in_words(slot, zone)},"
         text = f"{which} of the job {name!r} did not run in time, and will not be run."
-        _put(partial(_tell, to, name, MISFIRED, text))
+        _put(partial(_mail_once, to, name, MISFIRED, text))
 
 
 def tell_all() -> None:
-    """Tell whatever is wrong: each server calls this a few times an hour."""
+    """Mail whatever is wrong: each server calls this a few times an hour."""
     if options().notify or any(job.notify for job in registry.all_jobs()):
         _put(partial(_look, EVERYTHING, None))
+
+
+def send_test() -> dict[str, bool]:
+    """Send a mail to each address that hears of anything, and return whether that was possible."""
+    known = sorted({each for job in (None, *registry.all_jobs()) for each in addresses_of(job)})
+    return {each: send([each], "a test", "This address hears what is wrong with jobs.\n") for each in known}
 
 
 def addresses_of(job: Job | None) -> Sequence[str]:
@@ -110,17 +115,16 @@ def _guarded(do: Any) -> None:
 
 
 def _look(scope: Scope, run_id: int | None) -> None:
-    """Tell what is critical in the scope, and what is not any more."""
-    verdict = judge(scope, with_last_runs=True)
-    told = [found for found in verdict.findings if _is_to_be_told(found)]
-    for found in told:
+    """Mail what is critical in the scope, and what is well again."""
+    verdict = judge(scope, with_last_runs=True, broken=[] if scope.is_narrow else [*registry.failures.values()])
+    for found in filter(_is_to_be_mailed, verdict.findings):
         if to := _addresses(found):
-            _tell(to, found.subject, found.kind.value, _paragraph(found, run_id), label=str(found.kind.label))
-    if not verdict.is_cut:
-        _tell_recovery(scope, {(found.subject, found.kind.value) for found in told})
+            _mail_once(to, found.subject, found.kind.value, _paragraph(found, run_id), label=str(found.kind.label))
+    if verdict.is_enabled:
+        _mail_recovery(scope, verdict)
 
 
-def _is_to_be_told(found: Finding) -> bool:
+def _is_to_be_mailed(found: Finding) -> bool:
     """A server that does not ask any more is only a warning, because others may run what is due."""
     return not found.acknowledged and (found.level == Level.CRITICAL or found.kind == Trouble.SILENT)
 
@@ -130,8 +134,8 @@ def _addresses(found: Finding) -> Sequence[str]:
     return addresses_of(registry.get(found.subject) if is_job else None)
 
 
-def _tell(to: Sequence[str], subject: str, kind: str, text: str, *, label: str = "") -> None:
-    """Send it, unless another server does, or has done so today."""
+def _mail_once(to: Sequence[str], subject: str, kind: str, text: str, *, label: str = "") -> None:
+    """Mail it, unless another server does, or has done so today."""
     rows = alerts().filter(subject=subject, kind=kind)
     if not rows.exists():
         alerts().bulk_create([JobAlert(subject=subject, kind=kind)], ignore_conflicts=True)
@@ -142,20 +146,32 @@ def _tell(to: Sequence[str], subject: str, kind: str, text: str, *, label: str =
         rows.update(sent_at=DBNow(), is_sent=True)
 
 
-def _tell_recovery(scope: Scope, still: set[tuple[str, str]]) -> None:
-    """Mail that something is over, if a mail said that it had begun."""
+def _mail_recovery(scope: Scope, verdict: Verdict) -> None:
+    """Mail that something is over, if a mail said that it had begun, and if that is proven."""
     rows = alerts().filter(is_sent=True).exclude(kind=MISFIRED)
     for row in rows.filter(subject__in=scope.jobs) if scope.is_narrow else rows:
-        if (row.subject, row.kind) in still:
-            continue
-        if _is_forgotten(rows.filter(pk=row.pk)):
+        if _is_well(row, scope, verdict) and rows.filter(pk=row.pk).update(is_sent=False) == 1:
             job = registry.get(row.subject) if registry.is_known(row.subject) else None
-            send(addresses_of(job), f"{row.subject}: well again", f"{row.subject} is not {row.kind} any more.")
+            text = f"{row.subject} is not {row.kind} any more.\n"
+            if not send(addresses_of(job), f"{row.subject}: well again", text):
+                alerts().filter(pk=row.pk).update(is_sent=True)
+            elif not delete_rows(alerts().filter(pk=row.pk, acknowledged_until=None)):
+                alerts().filter(pk=row.pk).update(sent_at=None)
 
 
-def _is_forgotten(row: JobAlertQuerySet) -> bool:
-    """Delete the row, or what it says of mails if somebody has acknowledged it. ``False``: another server has."""
-    return bool(delete_rows(row.filter(acknowledged_until=None)) or row.update(is_sent=False, sent_at=None))
+def _is_well(row: JobAlert, scope: Scope, verdict: Verdict) -> bool:
+    """Whether it is proven: a pause, or another trouble, proves nothing."""
+    if any(found.subject == row.subject and found.kind.value == row.kind for found in verdict.findings):
+        return False
+    if row.kind in State.values:
+        states = [health.state for health in verdict.healths if health.name == row.subject]
+        is_gone = not (states or scope.is_narrow or verdict.is_cut or registry.is_known(row.subject))
+        return is_gone or states in ([State.RUNNING], [State.IDLE])
+    if row.kind in (Trouble.SILENT, Trouble.IMPEDED):
+        return any(server.hostname == row.subject and server.is_asking for server in verdict.servers)
+    if row.kind in (Trouble.NO_WORKER, Trouble.UNSERVED, Trouble.LATE, Trouble.FAILED):
+        return any(queue.name == row.subject for queue in verdict.queues)
+    return not scope.is_narrow
 
 
 def send(to: Sequence[str], subject: str, text: str) -> bool:
@@ -165,9 +181,10 @@ def send(to: Sequence[str], subject: str, text: str) -> bool:
         sleep(number * PAUSE)
         try:
             connection = _connection()
-            message = mail.EmailMessage(f"{settings.EMAIL_SUBJECT_PREFIX}{line}", text, to=[*to])
+            heading = " ".join(f"{settings.EMAIL_SUBJECT_PREFIX}{line}".split())
+            message = mail.EmailMessage(heading, text, to=[*to])
             connection.send_messages([message])
-        except (OSError, smtplib.SMTPException) as error:
+        except Exception as error:  # of any backend
             why = shown(f"{type(error).__name__}: {error}")
         else:
             return True

@@ -66,7 +66,7 @@ class Outbox:
         a client of the service may be registered to stop there."""
         if not self._is_registered:
             self._is_registered = True
-            at_end(self._flush)
+            at_end(self._flush, patience=self._last + _BUSY)
             if hasattr(os, "register_at_fork"):
                 os.register_at_fork(before=self._hold, after_in_parent=self._let_go, after_in_child=self._begin_anew)
 

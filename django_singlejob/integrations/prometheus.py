@@ -102,8 +102,10 @@ def _metrics(
         yield _gauge(f"singlejob_server_{name}", documentation, ["server", "queues"], values)
     releases = (([*_labels(server), server.release], 1) for server in servers)
     yield _gauge("singlejob_server_info", "1, with the release.", ["server", "queues", "release"], releases)
-    known = {found.subject for found in findings if found.about in ("job", "lock") and found.acknowledged_until}
-    documentation = "1 if what is wrong with the job is acknowledged."
+    of_jobs = [found for found in findings if found.about in ("job", "lock") and found.level == "critical"]
+    known = {found.subject for found in of_jobs if found.acknowledged_until}
+    known -= {found.subject for found in of_jobs if not found.acknowledged_until}
+    documentation = "1 if all that is critical of the job is acknowledged."
     yield _gauge("singlejob_job_acknowledged", documentation, ["name"], (([name], 1) for name in sorted(known)))
     labels = ["kind", "level", "acknowledged"]
     yield _gauge("singlejob_findings", "What needs attention.", labels, _counts(findings))

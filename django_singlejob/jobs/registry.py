@@ -92,6 +92,8 @@ class Job:
             )
         if not (self.notify is None or are_addresses(self.notify)):
             raise SingleJobError(f"Job {self.name!r}: notify is {quoted(self.notify)}, but must be {ADDRESSES}.")
+        if isinstance(self.notify, list):
+            object.__setattr__(self, "notify", tuple(self.notify))  # a job can be a key
 
     def _validate_ping_url(self) -> None:
         if not (self.ping_url is None or self.ping_url == "" or is_web_url(self.ping_url)):

@@ -156,7 +156,8 @@ def record(mine: Mark, *, keeps_gap: bool = False) -> bool:
         return away <= max(row.gap or ZERO, USUALLY_AWAY)
     facts |= {"key": mine.key, "queues": mine.names, "hostname": mine.holder.hostname, "first_seen_at": DBNow()}
     passes().bulk_create([WorkerPass(**facts)], ignore_conflicts=True)
-    return False
+    # Each pass may be a container of its own, with a name of its own.
+    return passes().filter(seen(USUALLY_AWAY)).exclude(key=mine.key).exists()
 
 
 def _between(later: Any, earlier: Any) -> Func:

@@ -105,7 +105,8 @@ class Verdict(NamedTuple):
     @property
     def levels(self) -> dict[str, Level]:
         """The levels of the jobs and locks that need attention, by name."""
-        return {found.subject: found.level for found in self.findings if found.about in ("job", "lock")}
+        mildest_first = sorted(self.findings, key=lambda found: found.level)
+        return {found.subject: found.level for found in mildest_first if found.about in ("job", "lock")}
 
     def served_by(self, queue: Queue) -> int:
         """The number of live workers that serve the queue."""

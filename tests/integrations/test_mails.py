@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import django
 import pytest
 from django.core import mail
+from django.core.mail.backends import locmem
 from django.db import connections
 
 from django_singlejob import SkipRun, current_run, singleton_job
@@ -31,6 +32,8 @@ from tests.ports import quiet_port
 from tests.waiting import a_moment, eventually
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pytest_django import Settings
 
 pytest_plugins = "tests.fixtures"
@@ -136,6 +139,71 @@ def test_it_is_sent_again_after_a_day_and_when_it_is_over() -> None:
     flag.append(True)
     run(job)
     assert subjects(4)[-1] == "nightly: failing"
+
+
+@pytest.mark.parametrize("prefix", ["[x]\n", "[Django] "])
+def test_a_subject_is_one_line(settings: Settings, prefix: str) -> None:
+    settings.EMAIL_SUBJECT_PREFIX = prefix
+    run(failing())
+    assert told(1)[0][0] == f"{prefix.strip()} nightly: failing"
+
+
+def paused() -> None:
+    gates().update(paused=True)
+
+
+def known() -> None:
+    acknowledge("nightly", ["failing"], None, by="anna", reason="")
+
+
+def overdue_besides() -> None:
+    gates().update(schedule="@hourly", time_zone="UTC", next_slot=DBNow() - HOUR)
+
+
+@pytest.mark.parametrize("happen", [paused, known, overdue_besides])
+def test_what_proves_no_success_is_no_recovery(happen: Callable[[], None]) -> None:
+    run(failing())
+    told(1)
+    happen()
+    mails.tell_all()
+    settled()
+    assert "nightly: well again" not in [str(each.subject).removeprefix("[Django] ") for each in mail.outbox]
+
+
+def test_nor_is_a_project_that_is_switched_off(settings: Settings) -> None:
+    run(failing())
+    told(1)
+    settings.SINGLEJOB = {**settings.SINGLEJOB, "ENABLED": False}
+    mails.tell_all()
+    told(1)
+
+
+def test_a_recovery_that_cannot_be_sent_is_sent_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    alerts().create(subject="nightly", kind="failing", sent_at=DBNow(), is_sent=True)
+    answers, send = [False], mails.send
+    monkeypatch.setattr(mails, "send", lambda *given: answers.pop() if answers else send(*given))
+    job = singleton_job("nightly")(lambda: None)
+    job()
+    settled()
+    told(0)
+    job()
+    assert subjects(1) == ["nightly: well again"]
+    assert not alerts().exists()
+
+
+def test_a_backend_that_is_broken_holds_up_no_other_mail(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mails, "PAUSE", 0.0)
+    broken, take_them = [RuntimeError("no quota")] * mails.TRIES, locmem.EmailBackend.send_messages
+
+    def taken(self: Any, sent: Any) -> int:
+        if broken:
+            raise broken.pop()
+        return take_them(self, sent)
+
+    monkeypatch.setattr(locmem.EmailBackend, "send_messages", taken)
+    for name in "first", "second":
+        gates().create(name=name, consecutive_failures=1, last_status="failed", last_started_at=DBNow())
+    assert looked(1) == ["second: failing"]
 
 
 def test_a_recovery_from_what_nobody_has_heard_of_is_not_told() -> None:

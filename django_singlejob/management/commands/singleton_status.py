@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from django.core.management.base import CommandError, CommandParser, no_translations
 
 from django_singlejob.conf import ZERO, quoted
-from django_singlejob.integrations.mails import addresses_of, send
-from django_singlejob.jobs import registry
 from django_singlejob.jobs.discovery import autodiscover
 from django_singlejob.locking.request import Reason
 from django_singlejob.management.arguments import CallableCommand, instant, queue, reason, text, whole_number
@@ -31,6 +29,7 @@ from django_singlejob.monitoring.health import Health, State, zone_of_schedule
 from django_singlejob.monitoring.queues import Queue
 from django_singlejob.monitoring.verdict import Scope, Verdict, judge
 from django_singlejob.monitoring.workers import SeenWorker, Server
+from django_singlejob.process import rooms
 from django_singlejob.process.clock import instant_in_words
 from django_singlejob.process.escaping import listed, shown
 from django_singlejob.process.holder import this_user
@@ -159,14 +158,13 @@ class Command(CallableCommand):
         output = Output(self, given)
         discover_jobs()
         with explained():
-            addresses = sorted({each for job in (None, *registry.all_jobs()) for each in addresses_of(job)})
-        if not addresses:
+            sent: dict[str, bool] = rooms.find("send_test")()
+        if not sent:
             raise CommandError("Neither SINGLEJOB['NOTIFY'] nor a job's notify has an address.", returncode=EX_USAGE)
-        sent = [each for each in addresses if send([each], "a test", "This address hears what is wrong with jobs.\n")]
-        for each in sent:
-            output.line(f"Sent to {each}.")
-        output.end({"sent": sent, "not_sent": [each for each in addresses if each not in sent]})
-        if len(sent) < len(addresses):
+        for address in filter(sent.get, sent):
+            output.line(f"Sent to {address}.")
+        output.end({"sent": sent})
+        if not all(sent.values()):
             sys.exit(EX_FAILED)
 
     def _give_up(self, error: Exception, explanation: CommandError | None, given: dict[str, Any]) -> NoReturn:
