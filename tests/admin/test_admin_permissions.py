@@ -11,6 +11,7 @@ from django.urls import reverse
 
 from django_singlejob import singleton_job
 from django_singlejob.admin.clearing import Sighting, sign
+from django_singlejob.models.alerts import alerts
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.one_offs import one_offs
 from tests.admin.pages import OPERATE, VIEW, address, all_rows, begin, list_of, names, ours, user_of
@@ -169,9 +170,14 @@ def nothing() -> None:
     pass
 
 
+def fail() -> None:
+    gates().filter(name="nightly").update(consecutive_failures=1)
+
+
 #: For each action: how to prepare it, whether it was done, and its permission. Those that only ask are below.
 ACTIONS: dict[str, tuple[Callable[[], object], Callable[[], bool], str]] = {
     "jobstatus run_now": (nothing, is_asked_to_run, "run_jobstatus"),
+    "jobstatus acknowledge": (fail, lambda: alerts().exists(), "change_jobstatus"),
     "jobstatus pause": (nothing, is_paused, "change_jobstatus"),
     "jobstatus resume": (pause, lambda: not is_paused(), "change_jobstatus"),
     "jobstatus hide": (an_old_name, is_hidden, "change_jobstatus"),
@@ -184,7 +190,7 @@ ACTIONS: dict[str, tuple[Callable[[], object], Callable[[], bool], str]] = {
     "oneoffjob discard": (one_off_is("done"), lambda: not one_offs().exists(), "delete_oneoffjob"),
 }
 #: What a user sends from the page on which an action asks.
-CONFIRMATIONS = {"discard": {"confirmed": "yes"}, "pause": {"confirmed": "yes"}}
+CONFIRMATIONS = {"acknowledge": {"confirmed": "yes"}, "discard": {"confirmed": "yes"}, "pause": {"confirmed": "yes"}}
 #: What these ask, other pages do.
 ASKING = ("clear", "stop")
 #: Only jobs that the code does not have can be hidden.

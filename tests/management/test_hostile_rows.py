@@ -110,6 +110,8 @@ def insert(model: type[models.Model], values: dict[str, Any]) -> None:
     names = {field.name for field in model._meta.concrete_fields}
     if "token" in names:
         values = {"token": uuid4(), **values}
+    if model.__name__ == "JobAlert":  # one row for each subject and kind
+        model._base_manager.filter(subject=values["subject"], kind=values["kind"]).delete()
     if model.__name__ == "JobLock":
         last = NOW - timedelta(hours=1)
         values = {"heartbeat_at": last, "expires_at": last + SOON, **values}

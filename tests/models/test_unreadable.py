@@ -188,7 +188,7 @@ def pages(model: type[models.Model], keys: list[Any]) -> Iterator[str]:
     yield from map(list_of, MODELS)
     yield from (list_of("jobstatus", query) for query in ("?state=attention", "?state=failing", "?q=victim"))
     yield from (reverse("admin:index"), "/health/", "/metrics/")
-    yield from (reverse(f"admin:django_singlejob_overview_{page}") for page in ("changelist", "day", "winners"))
+    yield from (reverse(f"admin:django_singlejob_overview_{page}") for page in ("changelist", "ledger", "winners"))
     yield reverse("admin:django_singlejob_jobstatus_change", args=["innocent"])
     if model in admin.site._registry:
         for key in keys:
