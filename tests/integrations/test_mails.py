@@ -308,6 +308,17 @@ def test_a_server_looks_when_it_is_marked_unless_it_was_away(away: timedelta, ex
     assert subjects(len(expected)) == expected
 
 
+@pytest.mark.parametrize(("ago", "expected"), [(2 * MINUTE, ["nightly: overdue"]), (20 * MINUTE, [])])
+def test_a_container_with_a_new_name_looks_unless_all_were_away(ago: timedelta, expected: list[str]) -> None:
+    job = scheduled()
+    follow_code()
+    fall_behind(job)
+    record(Mark(this_process()._replace(hostname="pod-1")))
+    passes().update(seen_at=DBNow() - ago)
+    mark([], [], is_once=True, is_first=True)
+    assert subjects(len(expected)) == expected
+
+
 def test_of_ten_servers_one_tells() -> None:
     job = scheduled()
     follow_code()

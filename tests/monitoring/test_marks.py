@@ -156,6 +156,13 @@ def test_the_gap_is_how_long_it_had_not_been_seen() -> None:
     assert row.seen_at - row.first_seen_at > DAY - MINUTE
 
 
+def test_a_clock_that_was_set_back_makes_no_gap() -> None:
+    row = ask()
+    age(row, -3 * HOUR, DAY)
+    row = ask()
+    assert not row.gap
+
+
 def test_a_pass_that_lasts_is_seen_again_and_keeps_its_gap() -> None:
     row = ask()
     age(row, HOUR, DAY)
