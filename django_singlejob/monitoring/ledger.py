@@ -31,6 +31,7 @@ from django_singlejob.monitoring.health import OVERDUE
 from django_singlejob.monitoring.job_facts import JobFacts
 from django_singlejob.monitoring.why_then import RUN_WITHIN, answer_of
 from django_singlejob.process.clock import DBNow
+from django_singlejob.to_come import JUST
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobRun
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 MOST_SLOTS, MOST_ANSWERS, MOST_STRETCHES = 50_000, 40, 50
 # A cron daemon may fire early.
 EARLY = timedelta(minutes=5)
-JUST = timedelta.resolution
 
 
 class SlotOutcome(models.TextChoices):
