@@ -97,6 +97,8 @@ if not env.bool("SINGLEJOB_TEST_ENABLED", default=True):
 
 if (output := env.int("SINGLEJOB_TEST_OUTPUT", default=None)) is not None:
     SINGLEJOB = {"OUTPUT": output}
+if admin_url := env("SINGLEJOB_TEST_ADMIN_URL", default=""):
+    SINGLEJOB = {**SINGLEJOB, "ADMIN_URL": admin_url}
 if output_file := env("SINGLEJOB_TEST_OUTPUT_FILE", default=""):
     SINGLEJOB = {**SINGLEJOB, "OUTPUT_FILE": output_file}
 if ping_url := env("SINGLEJOB_TEST_PING_URL", default=""):

@@ -34,6 +34,7 @@ from django_singlejob.process import messages
 from django_singlejob.process.clock import DBNow, instant_in_words, sleep
 from django_singlejob.process.escaping import printable, shown
 from django_singlejob.process.logs import about
+from django_singlejob.running.failed_run import own_line, where_more_is
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobRun
@@ -209,11 +210,12 @@ def _paragraph(found: Finding, run_id: int | None) -> str:
     run = _failed_run(found.subject, run_id) if found.about == "job" and found.kind.value == "failing" else None
     lines = [f"{found.what_happened} {found.what_to_do}"]
     if run:
-        path, number, function, code = [*run.origin.split("\n"), "", "", "", ""][:4]
-        lines += [run.error, f"{path}, line {number}, in {function}: {code}" if number else ""]
+        lines += [run.error, own_line(run)]
         lines += [f"The run {run.pk} on {run.hostname} began at {instant_in_words(run.started_at)}."]
         lines += [f"The last output:\n{run.output[-OUTPUT_LENGTH:].strip()}"] if run.output else []
-    lines.append(_where(found, run))
+    lines.append(
+        where_more_is(run, command=f"singleton_why {found.subject}" if found.about == "job" else "singleton_status")
+    )
     return "\n\n".join(shown(line, keep="\n\t") for line in lines if line) + "\n"
 
 
@@ -221,12 +223,3 @@ def _failed_run(name: str, run_id: int | None) -> "JobRun | None":
     rows = runs().filter(job_name=name, status__in=FAILURES)
     own = rows.filter(pk=run_id).first() if run_id else None
     return own or rows.order_by("-started_at", "-pk").first()
-
-
-def _where(found: Finding, run: "JobRun | None") -> str:
-    base = options().admin_url
-    if base is None:
-        command = f"singleton_why {found.subject}" if found.about == "job" else "singleton_status"
-        return f"More: manage.py {command}"
-    page = f"jobrun/{run.pk}/change/" if run else "overview/"
-    return f"More: {base.rstrip('/')}/django_singlejob/{page}"

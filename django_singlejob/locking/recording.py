@@ -78,7 +78,7 @@ class Writer:
 def writer(lease: timedelta | None = None) -> Writer:
     """The writer for a transaction that also writes to the history. ``lease``: how much of its lease the waiting holder
     has left."""
-    patience, skipped = _patience(lease), _skipped()
+    patience, skipped = _patience(lease), why_skipped()
     if patience < LEAST_PATIENCE:
         skipped = skipped or HistoryFailed("the lease is almost over")
     return Writer(None, skipped) if skipped else Writer(patience)
@@ -103,7 +103,7 @@ def alone(write: Callable[[], T], lease: timedelta | None = None) -> T:
 
     Raises ``HistoryFailed``. After that, this process skips the history for a while.
     """
-    if skipped := _skipped():
+    if skipped := why_skipped():
         raise skipped
     alias, patience, begun_at = transactions.alias(), _patience(lease), local_now()
     try:
@@ -123,7 +123,7 @@ def _problem(error: Exception) -> str:
     return printable(f"{type(error).__name__}: {error}", PROBLEM_LENGTH)
 
 
-def _skipped() -> HistoryFailed | None:
+def why_skipped() -> HistoryFailed | None:
     """Why no write is attempted for a while; ``None`` if it is."""
     if local_now() >= _away_until:
         return None

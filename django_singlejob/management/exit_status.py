@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError
@@ -33,6 +33,7 @@ from django_singlejob.process.escaping import shown
 from django_singlejob.process.logs import about, in_english
 from django_singlejob.process.received_signals import NoThread
 from django_singlejob.running.command import CommandFailed
+from django_singlejob.running.failed_run import own_line, where_more_is
 from django_singlejob.running.outcomes import Outcome
 
 logger = logging.getLogger("django_singlejob")
@@ -70,6 +71,15 @@ def status_and_line(
         where = f" (traceback: {traceback})" if traceback else ""
         status, words = _of_error(outcome.error, child_status, signum, where)
     return status, f"{outcome.name}: {words}"
+
+
+def lines_about(outcome: Outcome) -> list[str]:
+    """What else to print of a run that failed: the line of the project's own code, and where more is. Empty if the
+    database does not have it."""
+    with suppress(Error):
+        if run := outcome.run:
+            return [*filter(None, [own_line(run)]), where_more_is(run, command=f"singleton_why {outcome.name}")]
+    return []
 
 
 def status_of_skip(outcome: Outcome, chosen: int) -> int:

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from contextvars import ContextVar
 from functools import partial
 from itertools import pairwise
 from math import inf
@@ -45,6 +46,8 @@ def _log_unsent(count: int) -> None:
 
 #: Whether the main thread of this process waits for nobody.
 are_begun = False
+#: Whether what is logged now is printed otherwise, so that what handlers would write to the same streams is left out.
+is_printed = ContextVar("django_singlejob_is_printed", default=False)
 #: What calls the receivers of signals.
 receivers = Calls("A receiver has not returned", _log_unsent, most=_SIGNALS, patience=inf)
 _by_file: dict[tuple[int, int], Calls] = {}
@@ -184,6 +187,8 @@ class _QueuedHandler:
         return getattr(self.of, name)
 
     def handle(self, record: logging.LogRecord) -> None:
+        if is_printed.get() and self.calls in _by_file.values():
+            return
         frozen = copy.copy(record)
         with suppress(Exception):  # the handler complains about it
             if record.args:

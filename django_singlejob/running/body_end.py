@@ -47,11 +47,11 @@ class _Message(NamedTuple):
 def report(ended: Ending, log: Callable[[BaseException], object], memory: SharedMemory) -> None:
     """Tell the supervisor how the body has ended, and log its failure, if there is one."""
     memory.message = _packed(ended)
-    if ended.failure:
-        try:
+    try:
+        if ended.failure:
             log(ended.failure)
-        finally:
-            memory.has_logged = True
+    finally:
+        memory.has_logged = True
 
 
 def _packed(end: Ending) -> bytes:

@@ -13,6 +13,7 @@ from django_singlejob.exceptions import DatabaseUnreachable, DatabaseUnusable, J
 from django_singlejob.locking.endings import status_of, summary
 from django_singlejob.locking.lease import Lease
 from django_singlejob.locking.request import Reason
+from django_singlejob.process import messages
 from django_singlejob.process.logs import about
 from django_singlejob.running.body_end import NOTE
 from django_singlejob.running.current_run import row_of
@@ -136,20 +137,24 @@ def skipped(reason: Reason, detail: str = "", **facts: Any) -> Outcome:
 
 def raised(name: str, error: BaseException, **facts: Any) -> Outcome:
     """The outcome of a run, or of the attempt to begin one, that raised the error."""
-    return Outcome(status=status_of(error), value=None, name=name, error=error, **facts)
+    lease = facts.get("lease")
+    run_id = lease.grant.run_id if lease else None
+    return Outcome(status=status_of(error), value=None, name=name, error=error, run_id=run_id, **facts)
 
 
-def logged(outcome: Outcome) -> Outcome:
+def logged(outcome: Outcome, *, is_printed: bool = False) -> Outcome:
     """Log the outcome's error, if there is one, and return the outcome. A child that has raised the error has logged
-    it.
+    it. ``is_printed``: whether handlers leave it out that would write it where the command prints it.
 
     A command prints the error too. If the project has no handler for the record, Python would print it once more, with
     its traceback: it does not."""
     if not outcome.is_logged_by_child:
         logger.addHandler(_NO_HANDLER)
+        before = messages.is_printed.set(is_printed)
         try:
             _log(outcome)
         finally:
+            messages.is_printed.reset(before)
             logger.removeHandler(_NO_HANDLER)
     return outcome
 

@@ -1,7 +1,8 @@
 """What a child process prints: it is passed on, and its last part is kept.
 
 A thread of the supervisor does this. It touches no database, so a driver that hangs does not hold up a body that
-prints. If nobody reads what it passes on, it waits, and only what prints waits with it: in a worker not for long.
+prints. If nobody reads what it passes on, it waits, and only what prints waits with it: in a worker not for long. A
+pass of cron holds it back, unless the run fails.
 """
 
 import logging
@@ -47,11 +48,13 @@ class Printer:
 
     Attributes:
         has_lines: whether only whole lines are passed on, because several children may print at once.
+        is_quiet: whether what a run prints is passed on only if it fails, or if it cannot be kept.
     """
 
-    def __init__(self, *, has_lines: bool = False, has_titles: bool = False) -> None:
+    def __init__(self, *, has_lines: bool = False, has_titles: bool = False, is_quiet: bool = False) -> None:
         """``has_titles``: whether a line says which child has printed what follows, if that was another one before."""
         self.has_lines = has_lines
+        self.is_quiet = is_quiet and options().output > 0
         self._has_titles = has_titles
         self._titles: dict[tuple[int, int], str] = {}
 
@@ -192,6 +195,12 @@ class Output:
         text = self._kept.decode(errors="replace")[-options().output :]
         return printable(text, len(text) * _LONGEST_ESCAPE, keep="\n\t")[-options().output :]
 
+    def tell(self, most: int | None) -> None:
+        """Write to standard error what was held back: its last ``most`` characters, or all that is kept."""
+        text = self.text.rstrip()[-most if most else 0 :]
+        if self._printer.is_quiet and text:
+            self._printer.write(STDERR, f"{text}\n".encode(), self._title, lambda: local_now() + _STALLED)
+
     def _last_line(self) -> str:
         lines = self._kept[-_MOST_OF_LINES:].decode(errors="replace").splitlines()
         return next((line.rstrip() for line in reversed(lines) if line.strip()), "")
@@ -247,6 +256,9 @@ class Output:
 
     def _pass_on(self, stream: int, data: bytes) -> bool:
         """``False`` if nobody reads it."""
+        memory = self._memory
+        if self._printer.is_quiet and (not memory.is_logging or (memory.message and not memory.has_logged)):
+            return True  # the record of a failure, too: what has held it back prints the failure
         if self._printer.has_lines:
             whole, end, rest = (self._rests[stream] + data).rpartition(b"\n")
             is_long = len(rest) > CHUNK

@@ -32,6 +32,7 @@ from django_singlejob.locking.acquire import Acquisition, acquire
 from django_singlejob.locking.endings import NOT_BEGUN, Ending, decided, ending
 from django_singlejob.locking.heartbeat import renewing
 from django_singlejob.locking.lease import Lease
+from django_singlejob.locking.recording import why_skipped
 from django_singlejob.locking.request import LockRequest, Reason, Refusal
 from django_singlejob.process.clock import local_now, since, sleep
 from django_singlejob.process.escaping import listed
@@ -64,6 +65,8 @@ logger = logging.getLogger("django_singlejob")
 
 #: The kind of orders to run a registered job.
 OF_JOB = f"{__name__}.work_of_job"
+# How much of a failure's output a pass prints. Characters.
+LAST_OUTPUT = 1_000
 # After one of these, the caller cannot run another slot of the job.
 FINAL = (JobInterrupted, DatabaseUnreachable, DatabaseUnusable, UnsafeTransaction)
 
@@ -429,6 +432,9 @@ class Run:
             self.value, self.failure = SKIPPED, None
         # A loss refers to the frames that raised it: the failure would keep the body's objects alive.
         status = self._release(end._replace(failure=None), pause)
+        is_lost = self.lease.grant.run_id is None or why_skipped() is not None
+        if self._output and (is_lost or status in ("failed", "interrupted")):
+            self._output.tell(None if is_lost else LAST_OUTPUT)
         if not self.lease.is_inherited:
             job_finished.send_robust(
                 sender=Job, name=self.job.name, run=self._run, status=status, duration=end.duration, error=self.failure

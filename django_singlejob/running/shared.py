@@ -63,7 +63,7 @@ class SharedMemory(LeaseState):
         has_output: whether the supervisor passes on what the body prints.
         is_behind: whether the child waits until what it has printed is passed on.
         is_logging: whether what it prints now is a record of this package, which is passed on, but not kept.
-        has_logged: whether the child has logged the failure that it has reported.
+        has_logged: whether the child has logged the failure that it has reported, if there was one.
         begun_at: when the body has begun, as ``local_now()``; 0 before that.
         descriptor: for another process, until ``close_descriptor``.
     """

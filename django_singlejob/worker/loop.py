@@ -241,7 +241,7 @@ class Worker:
             self._tick.settle(cast("DueRun", run), outcome)
             _raise_ctrl_c(outcome)
             self._is_final = self._is_final or _is_final(self._plan, cast("DueRun", run), outcome)
-            outcomes.append(logged(outcome))
+            outcomes.append(logged(outcome, is_printed=self._plan.is_quiet))
         if self._starts and self._starts.not_begun > 1 and not self._plan.is_endless:
             self.has_given_up = self._is_final = True
         if outcomes:
@@ -277,7 +277,7 @@ def silent(_: Any) -> Callable[[Outcome], int]:
 def _supervisor(plan: Plan) -> Supervisor:
     # Jobs that run beside each other cannot share a terminal, and a worker decides when they get a signal.
     if plan.once:
-        patience, printer = None, Printer(has_lines=True, has_titles=True)
+        patience, printer = None, Printer(has_lines=True, has_titles=True, is_quiet=plan.is_quiet)
     else:
         patience, printer = plan.grace, Printer(has_lines=True)
     terms: dict[str, Any] = {"printer": printer, "touch": plan.touch, "last": plan.last}

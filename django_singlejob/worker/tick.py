@@ -44,6 +44,7 @@ class Plan:
         last: is called if the worker hangs, and ends itself.
         in_children: whether it has executors run jobs and tasks, if it can. Otherwise it runs everything itself,
             one after the other.
+        is_quiet: with ``once``, whether what jobs print is passed on only if they fail.
     """
 
     once: bool = False
@@ -58,6 +59,7 @@ class Plan:
     touch: Callable[[], float] = lambda: inf
     last: Callable[[], object] = lambda: None
     in_children: bool = False
+    is_quiet: bool = False
 
     @property
     def is_endless(self) -> bool:

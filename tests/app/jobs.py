@@ -587,6 +587,13 @@ def says_and_fails() -> None:
 
 
 @singleton_job(lease=LEASE)
+def says_much_and_fails() -> None:
+    for number in range(1000):
+        print("line", number)
+    raise ValueError
+
+
+@singleton_job(lease=LEASE)
 def says_and_runs_a_command() -> None:
     print("looking for it")
     this_run().progress("half")  # type: ignore[arg-type]  # which is logged
@@ -932,3 +939,4 @@ def uses_a_directory_of_the_process() -> None:
 SHELL = ["sh", "-c", 'eval "$SINGLEJOB_TEST_SHELL"']
 shells = shell_job("shells", SHELL, lease=LEASE)
 shells_too = shell_job("shells_too", SHELL, lease=LEASE)
+shells_and_fails = shell_job("shells_and_fails", ["sh", "-c", "echo saved; exit 3"], lease=LEASE)

@@ -44,7 +44,7 @@ def test_so_has_what_a_job_starts(spawn: Spawn, options: tuple[str, ...]) -> Non
 
 def test_and_what_a_job_of_a_worker_starts(spawn: Spawn) -> None:
     jobs.says_how_a_command_ended.enqueue()
-    child = by_a_launcher_that_ignores_sigchld(spawn, "singleton_worker", "--once")
+    child = by_a_launcher_that_ignores_sigchld(spawn, "singleton_worker", "--once", "-v2")
     assert child.finish() == 0
     assert "status 3" in child.output
 

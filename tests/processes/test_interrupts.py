@@ -174,7 +174,7 @@ def test_the_second_interruption_in_a_row_is_a_failure_whatever_has_started_the_
 def test_so_it_is_for_a_one_off(spawn: Spawn) -> None:
     Order(job_name="nap").enqueue()
     for status in 0, 2:
-        child = spawn.command("singleton_worker", "--once")
+        child = spawn.command("singleton_worker", "--once", "-v2")
         child.wait_for("attempt 1")
         child.terminate()
         assert child.finish() == 143
@@ -202,7 +202,7 @@ def test_ctrl_c_ends_the_pass_but_a_job_that_raises_keyboard_interrupt_does_not(
         Order(job_name="interrupts_itself").enqueue()
     Order(job_name="nap", priority=-1).enqueue()
     Order(job_name="nap", priority=-2).enqueue()
-    child = spawn.command("singleton_worker", "--once")
+    child = spawn.command("singleton_worker", "--once", "-v2")
     child.wait_for("attempt 1")
     child.send_signal(signal.SIGINT)
     assert child.finish(PROMPTLY) == 1  # the first non-zero exit status

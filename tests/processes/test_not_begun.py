@@ -70,7 +70,7 @@ def slot(spawn: Spawn, schedule: str, *words: str, **env: str) -> Child:
 
 
 @pytest.mark.usefixtures("fresh_process")
-@pytest.mark.parametrize("words", [("singleton_worker", "--once"), ("run_singleton", "nightly")])
+@pytest.mark.parametrize("words", [("singleton_worker", "--once", "-v2"), ("run_singleton", "nightly")])
 def test_a_slot_is_given_back_with_its_only_attempt(spawn: Spawn, words: tuple[str, ...]) -> None:
     schedule = hourly(ago=3 * MINUTE)
     fall_behind(scheduled(schedule=schedule, max_attempts=1))

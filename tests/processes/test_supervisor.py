@@ -355,7 +355,7 @@ def test_a_pass_logs_a_failure_once(spawn: Spawn) -> None:
         from django.core.management import execute_from_command_line
 
         logging.basicConfig()
-        execute_from_command_line(["django-admin", "singleton_worker", "--once"])
+        execute_from_command_line(["django-admin", "singleton_worker", "--once", "-v2"])
     """,
         "singleton_worker",
     )
@@ -431,7 +431,7 @@ def test_a_task_that_fails_is_logged_once(spawn: Spawn) -> None:
         logging.basicConfig()
         django_tasks.body = body
         django_tasks.stock_asynchronous.enqueue()
-        execute_from_command_line(["django-admin", "singleton_worker", "--once"])
+        execute_from_command_line(["django-admin", "singleton_worker", "--once", "-v2"])
     """,
         "singleton_worker",
     )

@@ -26,6 +26,7 @@ from django_singlejob.management.exit_status import (
     EX_USAGE,
     discover_jobs,
     explained,
+    lines_about,
     refuse_settings,
     status_and_line,
     where_traceback_is,
@@ -149,7 +150,8 @@ class Command(SupervisingCommand):
     def _work(self, given: dict[str, Any], signals: ReceivedSignals) -> int:
         """Returns the exit status."""
         code, alive = Code(), AliveFile(given["alive"]) if given["alive"] else None
-        plan = replace(_plan(given, alive), in_children=not given["inline"] and self.has_executors())
+        has_children = not given["inline"] and self.has_executors()
+        plan = replace(_plan(given, alive), in_children=has_children, is_quiet=self._is_quiet(given))
         is_reloaded = settings.DEBUG and plan.is_endless and not given["no_reload"]
         plan, status = replace(plan, is_outdated=code.has_changed_lately) if is_reloaded else plan, 0
 
@@ -173,7 +175,7 @@ class Command(SupervisingCommand):
     def _begin(self, plan: Plan, given: dict[str, Any], *, is_supervisor: bool) -> None:
         if not plan.once:
             introduction = _introduction(plan, is_supervisor=is_supervisor)
-            self._write(self.stdout, introduction, given, self._verbosity_of_news(given))
+            self._write(self.stdout, shown(introduction), given, self._verbosity_of_news(given))
         if not options().enabled:
             self._write(self.stdout, DISABLED, given, self._verbosity_of_news(given))
         elif plan.once and not (registry.all_jobs() or has_tasks()):
@@ -187,13 +189,18 @@ class Command(SupervisingCommand):
     def _print(self, outcome: Outcome, given: dict[str, Any], signals: ReceivedSignals | None) -> int:
         signum = signals.received if signals else None
         status, message = status_and_line(outcome, signum=signum, traceback=where_traceback_is(outcome))
+        lines = lines_about(outcome) if outcome.status == "failed" and self._is_quiet(given) else []
         # On all servers but one, another server was faster.
         is_no_news = outcome.refusal not in (None, Reason.UNDECIDED, Reason.NOT_BEGUN)
         if status:
-            self._write(self.stderr, message, given, 1)
+            self._write(self.stderr, "\n  ".join(map(shown, [message, *lines])), given, 1)
         else:
-            self._write(self.stdout, message, given, 2 if is_no_news else self._verbosity_of_news(given))
+            self._write(self.stdout, shown(message), given, 2 if is_no_news else self._verbosity_of_news(given))
         return status
+
+    def _is_quiet(self, given: dict[str, Any]) -> bool:
+        """Whether only failures are printed, because cron mails what is."""
+        return bool(given["once"]) and given["verbosity"] < self._verbosity_of_news(given)
 
     def _verbosity_of_news(self, given: dict[str, Any]) -> int:
         """What a worker that runs all day writes is its log, and not a mail of cron's."""
@@ -201,7 +208,7 @@ class Command(SupervisingCommand):
 
     def _write(self, stream: OutputWrapper, text: str, given: dict[str, Any], verbosity: int) -> None:
         if given["verbosity"] >= verbosity:
-            stream.write(shown(text))
+            stream.write(text)
 
 
 # The options that say what is printed of a task, which its own process does.

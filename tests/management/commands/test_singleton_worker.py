@@ -110,7 +110,7 @@ def test_a_pass_writes_nothing_to_cron_unless_something_is_wrong_and_a_worker_ha
     assert complained.getvalue() == ""
 
 
-def test_a_failure_is_one_line_also_without_a_log(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_failure_is_one_paragraph_also_without_a_log(capfd: pytest.CaptureFixture[str]) -> None:
     due("broken", fail, misfire_grace=HOUR)
     logging.getLogger().handlers, before = [], logging.getLogger().handlers
     try:
@@ -122,6 +122,8 @@ def test_a_failure_is_one_line_also_without_a_log(capfd: pytest.CaptureFixture[s
     assert said == ""
     assert complained.splitlines() == [
         "broken: failed, ZeroDivisionError: five (traceback: in the admin under Runs)",
+        f'  {__file__}, line {fail.__code__.co_firstlineno + 1}, in fail: raise ZeroDivisionError("five")',
+        "  More: manage.py singleton_why broken",
     ]
 
 
