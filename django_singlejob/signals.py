@@ -51,8 +51,8 @@ job_paused = JobSignal()
 #: ``by``: runs of the job may begin again.
 job_resumed = JobSignal()
 
-#: ``before``, ``after`` (each the text of a schedule and its time zone, empty if there is none), ``next_slot``: the job
-#: follows another schedule, or none.
+#: ``before``, ``after`` (each the text of a schedule and its time zone, empty if there is none), ``next_slot``,
+#: ``since``: the job follows another schedule since then, or none.
 schedule_changed = JobSignal()
 
 #: ``token``, ``by``: the run of the job with this token is to end.

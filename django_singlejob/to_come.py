@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 from django.utils.translation import gettext_lazy as _
 
 from django_singlejob.conf import ZERO
-from django_singlejob.jobs.schedule import MINUTE, Cron, Schedule, next_slot, slots_between
+from django_singlejob.jobs.schedule import MINUTE, Cron, Schedule, latest_slot, next_slot, slots_between
 from django_singlejob.jobs.slots import count_slots
 from django_singlejob.models.jobs import gates, mean_of
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 # How many slots of each job are listed.
 MOST_OF_ONE = 50
+# How many slots are shown after a change of clocks.
+AROUND = 3
 # If this many jobs begin in the same minute, or more, they are named.
 CROWD = 5
 JUST = timedelta.resolution
@@ -62,6 +64,22 @@ class ClockChange(NamedTuple):
     effects: Sequence[Effect]
 
 
+class Preview(NamedTuple):
+    """The next slots of a schedule, and those around the next change of clocks, if these are later.
+
+    Attributes:
+        schedule: this one.
+        slots: the next ones.
+        clocks_change_at: the next change of clocks in its zone within a year; ``None`` if there is none.
+        around: the last slot before that, and some from then on; empty if they are among ``slots``.
+    """
+
+    schedule: Schedule
+    slots: Sequence[datetime]
+    clocks_change_at: datetime | None
+    around: Sequence[datetime]
+
+
 class Slow(NamedTuple):
     """A job takes longer than the shortest time between two of its slots."""
 
@@ -80,6 +98,32 @@ def coming_slots(schedules: Iterable[tuple[str, Schedule]], first: datetime, unt
 def _slots_and_rest(schedule: Schedule, first: datetime, until: datetime) -> tuple[Sequence[datetime], int]:
     slots = [*islice(slots_between(schedule, first - JUST, until - JUST), MOST_OF_ONE)]
     return slots, count_slots(schedule, slots[-1] + JUST, until - JUST) if slots else 0
+
+
+def preview(schedule: Schedule, after: datetime, count: int = 10) -> Preview:
+    """The next slots of the schedule, across a change of clocks."""
+    slots, at = _next_slots(schedule, after, count), next_clock_change(schedule.zone, after)
+    if at is None or at <= slots[-1]:
+        return Preview(schedule, slots, at, [])
+    around = [latest_slot(schedule, at - JUST), *_next_slots(schedule, at - JUST, AROUND)]
+    return Preview(schedule, slots, at, [slot for slot in around if slot > slots[-1]])
+
+
+def _next_slots(schedule: Schedule, after: datetime, count: int) -> list[datetime]:
+    found = list[datetime]()
+    for _number in range(count):
+        found.append(next_slot(schedule, found[-1] if found else after))
+    return found
+
+
+def next_clock_change(zone: tzinfo, after: datetime) -> datetime | None:
+    """When the clocks of the zone change next, to the minute; ``None``: not within a year."""
+    day, before = timedelta(days=1), after.astimezone(zone).utcoffset()
+    for number in range(1, 367):
+        if (after + number * day).astimezone(zone).utcoffset() != before:
+            until = after + number * day
+            return next((at for at, _by in _changes(zone, until - day, until + MINUTE)), None)
+    return None
 
 
 def clock_changes(jobs: Sequence[Coming], here: tzinfo, first: datetime, until: datetime) -> list[ClockChange]:

@@ -69,9 +69,11 @@ def note_misfire(name: str, reason: str, first: datetime, slot: datetime, count:
         noted(NoteKind.MISSED, name, first_slot=first, last_slot=slot, number=count, details=str(reason))
 
 
-def note_schedule(name: str, before: Schedule, after: Schedule, next_slot: datetime | None, **_: Any) -> None:
-    """Note which schedule a job had, and which one it has from now on."""
-    details = json.dumps({"before": before, "after": after})
+def note_schedule(
+    name: str, before: Schedule, after: Schedule, next_slot: datetime | None, since: datetime, **_: Any
+) -> None:
+    """Note which schedule a job had, and which one it has since then."""
+    details = json.dumps({"before": before, "after": after, "since": since.isoformat()})
     noted(NoteKind.SCHEDULE_CHANGED, name, first_slot=next_slot, details=details)
 
 

@@ -56,6 +56,7 @@ class Job:
     on: str | Sequence[str] = ()
     failures: int | None = None
     notify: str | Sequence[str] | None = None
+    editable: bool = True
 
     def __post_init__(self) -> None:
         validate_name(self.name)
@@ -217,6 +218,7 @@ def validate_types(owner: str, **options: object) -> None:
 
 _TYPES: dict[str, tuple[type, str]] = {
     "heartbeat": (bool, "True or False"),
+    "editable": (bool, "True or False"),
     "max_attempts": (int, "a whole number"),
     "retries": (int, "a whole number"),
 }
@@ -263,6 +265,8 @@ _sites: dict[str, "_Site"] = {}
 _disputed: dict[str, str] = {}
 #: Why modules, and single jobs, are not registered; see ``discovery``.
 failures: dict[str, Exception] = {}
+#: Why this server does not ask for jobs: it cannot parse the schedules that operators have given them.
+left_out: dict[str, Exception] = {}
 
 
 class _Site(NamedTuple):

@@ -3,13 +3,23 @@
 from collections import deque
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol, Self
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from django_singlejob.conf import ZERO
-from django_singlejob.jobs.schedule import EPOCH, MINUTE, Every, Schedule, latest_slot, next_slot, slots_between
+from django_singlejob.exceptions import InvalidSchedule
+from django_singlejob.jobs.schedule import (
+    EPOCH,
+    MINUTE,
+    Every,
+    Schedule,
+    latest_slot,
+    next_slot,
+    parse,
+    slots_between,
+)
 
 CatchUp = Literal["none", "latest", "all"]
 
@@ -34,6 +44,15 @@ class MisfireOutcome(models.TextChoices):
     LATE = "late", _("run late")
 
 
+class Gate(Protocol):
+    """The schedule that a job's gate follows, and the one that an operator has given the job, if one has."""
+
+    schedule: str
+    time_zone: str
+    own_schedule: str
+    own_time_zone: str
+
+
 class Policy(NamedTuple):
     """A job's schedule, and what to do about slots that were not run in time."""
 
@@ -41,6 +60,17 @@ class Policy(NamedTuple):
     catch_up: CatchUp = "latest"
     misfire_grace: timedelta = MISFIRE_GRACE
     max_catch_up: int = 100
+
+    def at(self, gate: Gate) -> Self:
+        """The same with the schedule that an operator has given the job, if one has. Raises ``InvalidSchedule``."""
+        return self._replace(schedule=parse(gate.own_schedule, gate.own_time_zone)) if gate.own_schedule else self
+
+    def followed(self, gate: Gate) -> Self:
+        """The same with the schedule that the gate follows, as far as this release can parse it."""
+        try:
+            return self._replace(schedule=parse(gate.schedule, gate.time_zone))
+        except InvalidSchedule:
+            return self
 
 
 class Misfires(NamedTuple):
@@ -60,12 +90,15 @@ class Claim(NamedTuple):
         next_slot: where the schedule goes on.
         misfires: those that no server ran in time.
         coalesced: the number of slots that were still in time, and in whose place ``slot`` runs.
+        schedule: the one that goes on from there, ``since`` then; ``None``: the same.
     """
 
     slot: datetime | None
     next_slot: datetime
     misfires: list[Misfires]
     coalesced: int = 0
+    schedule: Schedule | None = None
+    since: datetime | None = None
 
 
 def reach(schedule: Schedule, now: datetime, early: timedelta) -> datetime:

@@ -19,7 +19,7 @@ from django_singlejob.conf import ZERO, options
 from django_singlejob.database import errors, transactions
 from django_singlejob.database.timeline import known_for
 from django_singlejob.database.unusable import refusal, refused, unreachable
-from django_singlejob.exceptions import DatabaseUnreachable, DatabaseUnusable, UnreadableRow
+from django_singlejob.exceptions import DatabaseUnreachable, DatabaseUnusable, InvalidSchedule, UnreadableRow
 from django_singlejob.jobs.slots import Claim
 from django_singlejob.locking.at_exit import announce, begin, forget, release_granted
 from django_singlejob.locking.grant import Grant, PlannedRun, Snapshot, plan
@@ -32,7 +32,7 @@ from django_singlejob.locking.liveness import (
     disagreement,
     silence,
 )
-from django_singlejob.locking.position import follow, is_followed, pass_by, report_misfires
+from django_singlejob.locking.position import follow, has_due, is_followed, pass_by, report
 from django_singlejob.locking.recording import Writer, with_history
 from django_singlejob.locking.request import LockRequest, Reason, Refusal
 from django_singlejob.models.jobs import gates
@@ -247,13 +247,17 @@ class Acquisition:
 
     def _plan(self, snapshot: Snapshot) -> PlannedRun | Refusal | None:
         """The run to start. If the schedule has to move first, or instead, this moves it."""
-        own, early, policy = snapshot.own, self.request.early, self.request.policy
-        if policy and not is_followed(own, policy.schedule):
-            follow(own, policy.schedule, own.now, early)
-            return RACED
-        if policy:
+        own, request = snapshot.own, self.request
+        if request.policy:
+            try:
+                schedule = request.policy.at(own).schedule
+            except InvalidSchedule as error:
+                return Refusal(Reason.NOT_HERE, detail=str(error))
+            if not (is_followed(own, schedule) or has_due(own)):
+                follow(own, schedule, request.early)
+                return RACED
             self._compare_clocks(own.now)
-        planned = plan(self.request, snapshot)
+        planned = plan(request, snapshot)
         if not isinstance(planned, Claim):
             return planned
         return Refusal(Reason.NOT_DUE, next_slot=planned.next_slot) if pass_by(own, planned) else RACED
@@ -301,7 +305,8 @@ class Acquisition:
         answer = with_history(partial(self._grant_once, snapshot, planned), self.request.lease)
         if not isinstance(answer, Lease):
             return answer
-        report_misfires(self.request.own_name, planned.misfires)
+        if planned.claim:
+            report(snapshot.own, planned.claim)
         if snapshot.lock:
             _report_takeover(answer, snapshot.lock)
         return answer

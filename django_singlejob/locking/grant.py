@@ -5,7 +5,7 @@ All servers race. The gate's conditional UPDATE lets one of them through, and th
 proof (Lu 2025, "A Simple Way to Run One Copy of a Job on Many Servers").
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -15,10 +15,10 @@ from django_singlejob.conf import ZERO, options
 from django_singlejob.database import transactions
 from django_singlejob.jobs.names import REASON_LENGTH
 from django_singlejob.jobs.schedule import duration_in_words, latest_slot
-from django_singlejob.jobs.slots import Claim, Misfires, Policy, claim, reach
+from django_singlejob.jobs.slots import Claim, Policy, reach
 from django_singlejob.locking.clear import take_from
 from django_singlejob.locking.liveness import SECOND, silence
-from django_singlejob.locking.position import begun
+from django_singlejob.locking.position import begun, claim_at
 from django_singlejob.locking.recording import Entry, Writer
 from django_singlejob.locking.request import LockRequest, Reason, Refusal
 from django_singlejob.models.jobs import gates
@@ -82,14 +82,14 @@ class PlannedRun(NamedTuple):
         slot: its slot; ``None`` if no schedule starts it.
         attempt: 1, or more if it repeats a run that was cut off or retries a one-off.
         changes: what to change in the job's gate.
-        misfires: the slots that no server ran in time.
+        claim: what it does about the slots that are due; ``None`` if no schedule starts it.
         min_interval: how long ago the job's last start must be.
     """
 
     slot: datetime | None = None
     attempt: int = 1
     changes: Mapping[str, Any] = MappingProxyType({})
-    misfires: Sequence[Misfires] = ()
+    claim: Claim | None = None
     min_interval: timedelta = ZERO
 
 
@@ -103,7 +103,8 @@ def plan(request: LockRequest, snapshot: Snapshot) -> PlannedRun | Refusal | Cla
     own = snapshot.own
     if own.is_paused:
         return Refusal(Reason.PAUSED, snapshot.lock, detail=pause_in_words(own))
-    planned = _scheduled(request, snapshot, request.policy) if request.policy else _called(request, snapshot)
+    policy = request.policy and request.policy.at(own)
+    planned = _scheduled(request, snapshot, policy) if policy else _called(request, snapshot)
     if not isinstance(planned, PlannedRun):
         return planned
     min_interval = _min_interval(request, snapshot, planned)
@@ -145,15 +146,14 @@ def is_left_to_schedule(own: "JobStatus", slot: datetime, *, is_again: bool) -> 
 def _scheduled(request: LockRequest, snapshot: Snapshot, policy: Policy) -> PlannedRun | Refusal | Claim:
     """The run of the slot that is due, or a rerun of the slot whose run was cut off."""
     own = snapshot.own
-    assert own.next_slot  # noqa: S101  (it follows the schedule)
     again = own.last_slot if snapshot.is_slot_abandoned and request.allows_rerun(own.last_attempt) else None
-    claimed = claim(policy, own.next_slot, own.now, request.early, again)
+    claimed = claim_at(own, policy, request.early, again)
     if claimed is None:
         return _not_due(request, own, policy)
     if claimed.slot is None:
         return claimed
     attempt = own.last_attempt + 1 if claimed.slot == again else 1
-    return PlannedRun(claimed.slot, attempt, begun(claimed, attempt), claimed.misfires)
+    return PlannedRun(claimed.slot, attempt, begun(claimed, attempt), claimed)
 
 
 def _not_due(request: LockRequest, own: "JobStatus", policy: Policy) -> Refusal:

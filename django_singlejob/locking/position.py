@@ -4,7 +4,7 @@ A claim moves it past a slot that is run. That is part of the grant: see ``locki
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Self
@@ -15,7 +15,7 @@ from django_singlejob.conf import ZERO
 from django_singlejob.database import transactions
 from django_singlejob.jobs.registry import Job
 from django_singlejob.jobs.schedule import Schedule, next_slot
-from django_singlejob.jobs.slots import Claim, MisfireOutcome, Misfires, first_slot
+from django_singlejob.jobs.slots import Claim, Misfires, Policy, claim, first_slot
 from django_singlejob.models.jobs import gates
 from django_singlejob.process.clock import instant_in_words
 from django_singlejob.process.escaping import listed
@@ -48,57 +48,77 @@ def _coming(schedule: Schedule, now: datetime) -> datetime:
     return next_slot(schedule, now)
 
 
-def follow(status: "JobStatus", schedule: Schedule, now: datetime, early: timedelta = ZERO) -> None:
-    """Make the row follow this schedule, starting at its next slot. Does nothing if another process was faster.
+def has_due(status: "JobStatus") -> bool:
+    """Whether a slot of the schedule that the row follows is due. It comes before any other schedule."""
+    return bool(status.schedule and status.next_slot and status.next_slot <= status.now)
 
-    A slot of the former schedule that is due by now is not run, and counts as a misfire. The first slot may be up to
-    ``early`` in the past, because a cron daemon may just have fired for it. A slot that may already have run is not run
-    again.
+
+def follow(status: "JobStatus", schedule: Schedule, early: timedelta = ZERO) -> None:
+    """Make the row follow this schedule, see ``following``. Does nothing if another process was faster, or if a slot of
+    the former schedule has become due."""
+    changes = following(status, schedule, early)
+    if _move_on(status, changes, unless_due=bool(status.schedule)):
+        report_change(status, changes, status.now)
+
+
+def following(status: "JobStatus", schedule: Schedule, early: timedelta = ZERO) -> dict[str, Any]:
+    """The changes to the row with which it follows this schedule, starting at its next slot.
+
+    If the row follows none yet, the first slot may be up to ``early`` in the past, because a cron daemon may just have
+    fired for it. A slot that may already have run is not run again.
     """
+    now, early = status.now, ZERO if status.schedule else early
     slot = first_slot(schedule, now, early)
     if status.last_slot:
         slot = max(slot, next_slot(schedule, status.last_slot))
     elif status.last_started_at and status.last_started_at >= now - 2 * early:
         slot = next_slot(schedule, now + early)
-    changes = {"schedule": schedule.text, "time_zone": schedule.time_zone, "next_slot": slot}
-    if _move_on(status, changes | _count(_overtaken(status, now))):
-        _report_change(status, changes)
-        level = logging.WARNING if status.schedule else logging.INFO
-        message = "The job %r has a new schedule. It is next due at %s."
-        extra = about(job=status.name, slot=slot)
-        logger.log(level, message, status.name, instant_in_words(slot), extra=extra)
-        report_misfires(status.name, _overtaken(status, now))
+    return _going_on(schedule, slot)
 
 
-def _overtaken(status: "JobStatus", now: datetime) -> list[Misfires]:
-    slot = status.next_slot
-    return [Misfires(slot, slot, 1, MisfireOutcome.DROPPED)] if slot and slot <= now else []
+def claim_at(status: "JobStatus", policy: Policy, early: timedelta, again: datetime | None) -> Claim | None:
+    """What to do about the slots that are due, see ``claim``: those of the schedule that the row follows. Once none of
+    them is left, the schedule of ``policy`` goes on."""
+    assert status.next_slot  # noqa: S101  (it follows a schedule)
+    claimed = claim(policy.followed(status), status.next_slot, status.now, early, again)
+    if claimed is None or is_followed(status, policy.schedule):
+        return claimed
+    since = max(claimed.slot or status.now, status.now)
+    if claimed.next_slot <= since:
+        return claimed
+    schedule = policy.schedule
+    return claimed._replace(next_slot=next_slot(schedule, since), schedule=schedule, since=since)
 
 
 def leave(status: "JobStatus") -> None:
     """Make the row forget its schedule, because the job no longer has one."""
     changes = {"schedule": "", "time_zone": "", "next_slot": None}
     if _move_on(status, changes | {"abandoned": False}):
-        _report_change(status, changes)
+        report_change(status, changes, status.now)
 
 
-def _report_change(status: "JobStatus", changes: dict[str, Any]) -> None:
+def report_change(status: "JobStatus", changes: Mapping[str, Any], since: datetime | None) -> None:
+    """Log that the row, as it was, follows another schedule since then, and send ``schedule_changed``."""
     before, after = (status.schedule, status.time_zone), (changes["schedule"], changes["time_zone"])
-    facts = {"before": before, "after": after, "next_slot": changes["next_slot"]}
-    schedule_changed.send_robust(sender=Job, name=status.name, **facts)
+    slot = changes["next_slot"]
+    schedule_changed.send_robust(sender=Job, name=status.name, before=before, after=after, next_slot=slot, since=since)
+    if slot:
+        level = logging.WARNING if status.schedule else logging.INFO
+        message = "The job %r has a new schedule. It is next due at %s."
+        logger.log(level, message, status.name, instant_in_words(slot), extra=about(job=status.name, slot=slot))
 
 
 def pass_by(status: "JobStatus", claim: Claim) -> bool:
     """Move past slots that are all too late to run. ``False`` if another process was faster: look again."""
     is_passed = _move_on(status, moved(claim))
     if is_passed:
-        report_misfires(status.name, claim.misfires)
+        report(status, claim)
     return is_passed
 
 
-def _move_on(status: "JobStatus", changes: dict[str, Any]) -> bool:
+def _move_on(status: "JobStatus", changes: Mapping[str, Any], *, unless_due: bool = False) -> bool:
     with transactions.durable(transactions.alias()):
-        return gates().is_at_hand(status.name) and gates().move_on(status, changes)
+        return gates().is_at_hand(status.name) and gates().move_on(status, changes, unless_due=unless_due)
 
 
 def begun(claim: Claim, attempt: int) -> dict[str, Any]:
@@ -108,7 +128,12 @@ def begun(claim: Claim, attempt: int) -> dict[str, Any]:
 
 def moved(claim: Claim) -> dict[str, Any]:
     """The changes to the row when a claim moves its schedule on."""
-    return {"next_slot": claim.next_slot} | _count(claim.misfires, claim.coalesced)
+    changes = _going_on(claim.schedule, claim.next_slot) if claim.schedule else {"next_slot": claim.next_slot}
+    return changes | _count(claim.misfires, claim.coalesced)
+
+
+def _going_on(schedule: Schedule, slot: datetime) -> dict[str, Any]:
+    return {"schedule": schedule.text, "time_zone": schedule.time_zone, "next_slot": slot}
 
 
 def _count(misfires: Sequence[Misfires], coalesced: int = 0) -> dict[str, Any]:
@@ -118,6 +143,13 @@ def _count(misfires: Sequence[Misfires], coalesced: int = 0) -> dict[str, Any]:
 
 # Called at once. In a supervisor, receivers are called later.
 _listeners: list[Callable[[str, Misfires], object]] = []
+
+
+def report(status: "JobStatus", claim: Claim) -> None:
+    """Tell what the claim has changed."""
+    report_misfires(status.name, claim.misfires)
+    if claim.schedule:
+        report_change(status, _going_on(claim.schedule, claim.next_slot), claim.since)
 
 
 def report_misfires(name: str, misfires: Sequence[Misfires]) -> None:

@@ -324,6 +324,23 @@ class Migration(migrations.Migration):
                 ),
                 ("schedule", models.CharField(blank=True, default="", max_length=200, verbose_name="schedule")),
                 ("time_zone", models.CharField(blank=True, default="", max_length=64, verbose_name="time zone")),
+                (
+                    "own_schedule",
+                    models.CharField(
+                        blank=True,
+                        db_default="",
+                        default="",
+                        help_text="In place of the code's; empty: the code's.",
+                        max_length=200,
+                        verbose_name="own schedule",
+                    ),
+                ),
+                (
+                    "own_time_zone",
+                    models.CharField(
+                        blank=True, db_default="", default="", max_length=64, verbose_name="own time zone"
+                    ),
+                ),
                 ("next_slot", models.DateTimeField(blank=True, null=True, verbose_name="next slot")),
                 (
                     "last_slot",
@@ -449,6 +466,8 @@ class Migration(migrations.Migration):
                                 "hold_count",
                                 "schedule",
                                 "time_zone",
+                                "own_schedule",
+                                "own_time_zone",
                                 "next_slot",
                                 "last_slot",
                                 "last_attempt",
@@ -571,6 +590,7 @@ class Migration(migrations.Migration):
                             ("resumed", "resumed"),
                             ("missed", "missed"),
                             ("schedule_changed", "schedule changed"),
+                            ("schedule_edited", "schedule edited"),
                             ("stopped", "stopped"),
                             ("cleared", "cleared"),
                             ("acknowledged", "acknowledged"),
@@ -628,6 +648,7 @@ class Migration(migrations.Migration):
                                     "resumed",
                                     "missed",
                                     "schedule_changed",
+                                    "schedule_edited",
                                     "stopped",
                                     "cleared",
                                     "acknowledged",

@@ -134,9 +134,13 @@ class JobStatusQuerySet(RowQuerySet["JobStatus"]):
         rows = self.select_for_update(skip_locked=True) if has_skip_locked else self
         return rows.filter(name=name).values_list("pk").first() is not None
 
-    def move_on(self, seen: JobStatus, changes: Mapping[str, Any]) -> bool:
-        """Move the schedule without a run. Returns ``False`` if another caller was faster: look again."""
-        return self.unchanged(seen).update(fence=seen.fence + 1, hidden=False, **changes) == 1
+    def move_on(self, seen: JobStatus, changes: Mapping[str, Any], *, unless_due: bool = False) -> bool:
+        """Move the schedule without a run. Returns ``False`` if another caller was faster, or if its next slot has
+        become due: look again."""
+        rows = self.unchanged(seen)
+        if unless_due:
+            rows = rows.exclude(next_slot__lte=DBNow())
+        return rows.update(fence=seen.fence + 1, hidden=False, **changes) == 1
 
     def paused(self, *, lately: timedelta = ZERO) -> JobStatusQuerySet:
         """The gates of jobs that are paused, or whose pause ended by itself less than ``lately`` ago."""
@@ -257,6 +261,15 @@ class JobStatus(Row):
     )
     schedule = models.CharField(_("schedule"), max_length=200, blank=True, default="")
     time_zone = models.CharField(_("time zone"), max_length=64, blank=True, default="")
+    own_schedule = models.CharField(
+        _("own schedule"),
+        max_length=200,
+        blank=True,
+        default="",
+        db_default="",
+        help_text=_("In place of the code's; empty: the code's."),
+    )
+    own_time_zone = models.CharField(_("own time zone"), max_length=64, blank=True, default="", db_default="")
     next_slot = models.DateTimeField(_("next slot"), null=True, blank=True)
     last_slot = models.DateTimeField(
         _("last slot"), null=True, blank=True, help_text=_("The last slot for which a run was started.")

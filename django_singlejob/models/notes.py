@@ -30,8 +30,8 @@ class JobNoteQuerySet(RowQuerySet["JobNote"]):
     """The notes: one row for each event."""
 
     def surplus(self, age: timedelta) -> Self:
-        """Those that are older."""
-        return self.filter(at__lt=DBNow() - age)
+        """Those that are older. Who has edited a schedule is kept: it may still be in force."""
+        return self.filter(at__lt=DBNow() - age).exclude(kind=NoteKind.SCHEDULE_EDITED)
 
 
 class NoteKind(models.TextChoices):
@@ -39,6 +39,7 @@ class NoteKind(models.TextChoices):
     RESUMED = "resumed", _("resumed")
     MISSED = "missed", _("missed")
     SCHEDULE_CHANGED = "schedule_changed", _("schedule changed")
+    SCHEDULE_EDITED = "schedule_edited", _("schedule edited")
     STOPPED = "stopped", _("stopped")
     CLEARED = "cleared", _("cleared")
     ACKNOWLEDGED = "acknowledged", _("acknowledged")

@@ -34,7 +34,6 @@ class Cause(models.TextChoices):
     DISABLED = "disabled", _("disabled")
     BROKEN = "broken", _("its module does not load")
     UNKNOWN = "unknown", _("unknown to this release")
-    SCHEDULE_CHANGED = "schedule_changed", _("its schedule was changed")
     GIVEN_UP = "given_up", _("given up")
     TAKEN_TOGETHER = "taken_together", _("taken together with a later slot")
     NO_WORKER = "no_worker", _("no worker serves its queue")
@@ -108,9 +107,6 @@ WORDS: dict[Cause, Words] = {
     Cause.UNKNOWN: Words(
         _("This release of the code has no job of this name. It last ran at {started}."),
         _("Deploy the release that has it, or hide it in the admin."),
-    ),
-    Cause.SCHEDULE_CHANGED: Words(
-        _("{slot} was not run: its schedule was changed at {since}, from {before} to {after}."),
     ),
     Cause.GIVEN_UP: Words(
         _("{slot} was given up at {since}: {outcome}."),

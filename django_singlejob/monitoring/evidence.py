@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -77,7 +78,15 @@ def changes(notes: "Sequence[JobNote]") -> Iterator[Change]:
     for note in notes:
         if note.kind == NoteKind.SCHEDULE_CHANGED:
             before, after = (_told(note).get(name) for name in ("before", "after"))
-            yield Change(note.at, (_text(before), _text(after)), _parsed(before), _parsed(after), note)
+            yield Change(_since(note), (_text(before), _text(after)), _parsed(before), _parsed(after), note)
+
+
+def _since(note: "JobNote") -> datetime:
+    """The note is written a moment later."""
+    with suppress(ValueError):
+        since = datetime.fromisoformat(str(_told(note).get("since")))
+        return min(since, note.at) if since.tzinfo else note.at
+    return note.at
 
 
 def misses(notes: "Sequence[JobNote]", slot: datetime) -> "JobNote | None":

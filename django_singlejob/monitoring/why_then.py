@@ -59,7 +59,6 @@ def answer_of(known: JobFacts, slot: datetime, attempts: "Sequence[JobRun]" = ()
         _nobody,
         _held,
         _elsewhere,
-        _changed,
         _given_up,
         _together,
     )
@@ -200,16 +199,6 @@ def _elsewhere(known: JobFacts, slot: datetime, moved_at: datetime) -> Answer | 
         return None
     facts: dict[str, Any] = {"on": listed(known.job.on), "servers": named(asked)}
     return known.say(Cause.NOT_HERE, slot=slot, evidence=asked, **facts)
-
-
-def _changed(known: JobFacts, slot: datetime, moved_at: datetime) -> Answer | None:
-    for change in changes(known.notes):
-        is_in_time = slot <= change.at <= slot + known.grace + MINUTE
-        if is_in_time and all(change.texts) and misses(known.notes, slot):
-            before, after = change.texts
-            facts: dict[str, Any] = {"since": change.at, "before": before, "after": after}
-            return known.say(Cause.SCHEDULE_CHANGED, slot=slot, evidence=[change.note], **facts)
-    return None
 
 
 def _given_up(known: JobFacts, slot: datetime, moved_at: datetime) -> Answer | None:

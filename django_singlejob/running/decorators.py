@@ -160,6 +160,7 @@ def singleton_job(
     on: str | Sequence[str] = (),
     failures: int | None = None,
     notify: str | Sequence[str] | None = None,
+    editable: bool = True,
 ) -> _Decorator: ...
 def singleton_job(name: Any = None, **settings: Any) -> Any:
     """Make a function, or an ``async def``, a job: across all servers, only one copy of it runs at once.
@@ -202,6 +203,7 @@ def singleton_job(name: Any = None, **settings: Any) -> Any:
             the status says, usually 1.
         notify: the mail addresses that hear when the job becomes critical, once a day while it is, and when it is well
             again; default: ``SINGLEJOB["NOTIFY"]``. An empty list means that nobody hears.
+        editable: whether an operator may give the job another schedule, in the admin or by ``singleton_schedule``.
 
     Raises:
         InvalidName, InvalidSchedule, DuplicateJob, SingleJobError: at registration, if the job can never work.

@@ -12,11 +12,12 @@ from django.db import Error
 
 from django_singlejob.conf import ZERO
 from django_singlejob.database import errors
+from django_singlejob.exceptions import InvalidSchedule
 from django_singlejob.jobs import registry
 from django_singlejob.jobs.registry import Job
 from django_singlejob.locking.clear import Watchman, clear
 from django_singlejob.locking.liveness import silence
-from django_singlejob.locking.position import follow, is_ahead, is_followed, leave
+from django_singlejob.locking.position import follow, has_due, is_ahead, is_followed, leave
 from django_singlejob.locking.recording import ORPHANED
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.locks import locks
@@ -60,11 +61,20 @@ def _until_a_signal(names: Iterable[str]) -> Iterator[str]:
 
 
 def _follow_code_of(job: Job, status: "JobStatus", between: Callable[[], object]) -> None:
-    if (policy := job.policy) is None:
+    registry.left_out.pop(job.name, None)
+    if job.policy is None:
         _despite_others(job.name, partial(leave, status), between)
-    elif not is_followed(status, policy.schedule):
-        _despite_others(job.name, partial(follow, status, policy.schedule, status.now), between)
-    elif is_ahead(status, policy.schedule):
+        return
+    try:
+        schedule = job.policy.at(status).schedule
+    except InvalidSchedule as error:
+        registry.left_out[job.name] = error
+        message = "The job %r is left out on this server, which does not know the schedule that it was given: %s"
+        logger.error(message, job.name, error, extra=about(job=job.name, reason=error))
+        return
+    if not (is_followed(status, schedule) or has_due(status)):
+        _despite_others(job.name, partial(follow, status, schedule), between)
+    elif is_ahead(status, schedule):
         slot = instant_in_words(status.next_slot or status.now)
         message = "The job %r waits for %s: the database's clock was set back since it last ran."
         logger.warning(message, job.name, slot, extra=about(job=job.name, slot=status.next_slot))
@@ -118,7 +128,7 @@ def due_jobs(names: AbstractSet[str] | None = None, until: datetime | None = Non
 def elsewhere() -> set[str]:
     """The names of the jobs that are for other servers: this one asks for none of their slots and one-offs."""
     hostname = this_host()
-    return {job.name for job in registry.all_jobs() if not job.is_for(hostname)}
+    return {job.name for job in registry.all_jobs() if not job.is_for(hostname)} | registry.left_out.keys()
 
 
 def _is_due(job: Job, status: "JobStatus", until: datetime | None) -> bool:

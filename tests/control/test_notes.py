@@ -76,13 +76,15 @@ def test_a_new_schedule_is_noted_and_one_that_is_gone() -> None:
     follow_code()
     follow_code()
     note = only(NoteKind.SCHEDULE_CHANGED)
-    assert json.loads(note.details) == {"before": ["", ""], "after": [job.policy.schedule.text, "UTC"]}
+    told = json.loads(note.details)
+    assert (told["before"], told["after"]) == (["", ""], [job.policy.schedule.text, "UTC"])
     assert note.first_slot == gates().get(name="nightly").next_slot
     registry.forget("nightly")
     singleton_job("nightly")(print)
     follow_code()
     note = notes().latest("pk")
-    assert json.loads(note.details) == {"before": [job.policy.schedule.text, "UTC"], "after": ["", ""]}
+    told = json.loads(note.details)
+    assert (told["before"], told["after"]) == ([job.policy.schedule.text, "UTC"], ["", ""])
     assert note.first_slot is None
 
 

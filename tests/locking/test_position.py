@@ -72,7 +72,7 @@ def test_a_row_that_changed_since_it_was_seen_is_left(heard: list[Any], caplog: 
     for changes in {"next_slot": ELEVEN}, {"next_slot": TEN, "schedule": "1 * * * *"}, {"next_slot": None}:
         status(**changes)
         before = everything()
-        follow(seen, HOURLY, NOW)
+        follow(seen, HOURLY)
         leave(seen)
         assert not pass_by(seen, Claim(None, ELEVEN, [Misfires(TEN, TEN, 1, MisfireOutcome.DROPPED)]))
         assert everything() == before
@@ -86,7 +86,7 @@ def test_a_row_that_changed_since_it_was_seen_is_left(heard: list[Any], caplog: 
 def test_each_is_one_conditional_write() -> None:
     claim = Claim(None, ELEVEN, [])
     acts = [
-        lambda: follow(status(), HOURLY, NOW),
+        lambda: follow(status(), HOURLY),
         lambda: leave(status()),
         lambda: pass_by(on(HOURLY, next_slot=TEN), claim),
     ]

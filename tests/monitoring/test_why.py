@@ -252,21 +252,6 @@ def test_no_server_that_it_is_for_asked() -> None:
     assert "web2" in found.sentence
 
 
-def test_its_schedule_was_changed() -> None:
-    job = scheduled(schedule=hourly(ago=2 * MINUTE))
-    follow_code()
-    notes().update(at=DBNow() - DAY)
-    has_run(ago=3 * HOUR, slot=newest(job) - 3 * HOUR)
-    slot = newest(job)
-    fall_behind(job)
-    registry.forget("nightly")
-    scheduled(schedule="17 3 1 1 *")
-    follow_code()
-    found = answer(at=slot)
-    assert found.cause == Cause.SCHEDULE_CHANGED
-    assert "17 3 1 1 *" in found.sentence
-
-
 def test_its_attempts_are_used_up() -> None:
     job = scheduled(max_attempts=2)
     for attempt in 1, 2:
