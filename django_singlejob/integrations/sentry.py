@@ -21,6 +21,7 @@ from sentry_sdk.transport import make_transport
 
 import django_singlejob
 from django_singlejob.jobs.schedule import Cron, Every
+from django_singlejob.locking.position import schedules
 from django_singlejob.process.logs import PREFIX
 from django_singlejob.signals import job_finished, job_started, lock_taken_over
 
@@ -103,12 +104,13 @@ def monitor_config(job: "Job") -> "MonitorConfig | None":
     """How Sentry is to watch the job. ``None`` if it cannot: without a schedule, or with an interval that is not a
     number of minutes."""
     policy = job.policy
-    schedule = policy and _schedule(policy.schedule)
-    if not (policy and schedule):
+    in_force = schedules(name=job.name).get(job.name)
+    schedule = in_force and _schedule(in_force)
+    if not (policy and in_force and schedule):
         return None
     return {
         "schedule": schedule,
-        "timezone": policy.schedule.time_zone,
+        "timezone": in_force.time_zone,
         "checkin_margin": _minutes(policy.misfire_grace),
         # Without a limit, the longest that there is: otherwise Sentry takes half an hour for it.
         "max_runtime": _minutes(job.max_runtime) if job.max_runtime else _MOST_MINUTES,

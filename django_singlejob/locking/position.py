@@ -5,14 +5,18 @@ A claim moves it past a slot that is run. That is part of the grant: see ``locki
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Self
 
+from django.db import Error
 from django.db.models import F
 
 from django_singlejob.conf import ZERO
 from django_singlejob.database import transactions
+from django_singlejob.exceptions import InvalidSchedule
+from django_singlejob.jobs import registry
 from django_singlejob.jobs.registry import Job
 from django_singlejob.jobs.schedule import Schedule, next_slot
 from django_singlejob.jobs.slots import Claim, Misfires, Policy, claim, first_slot
@@ -26,6 +30,19 @@ if TYPE_CHECKING:
     from django_singlejob.models import JobStatus
 
 logger = logging.getLogger("django_singlejob")
+
+
+def schedules(**which: Any) -> dict[str, Schedule]:
+    """The schedules of the jobs, by name: an operator's, as far as the database tells and this release can parse it, or
+    else the code's. ``which``: a filter of the gates."""
+    policies = {job.name: job.policy for job in registry.all_jobs() if job.policy}
+    given: dict[str, JobStatus] = {}
+    with suppress(Error):  # the code's can be shown without a database
+        given = gates().filter(**which).exclude(own_schedule="").in_bulk()
+    for name in policies.keys() & given.keys():
+        with suppress(InvalidSchedule):
+            policies[name] = policies[name].at(given[name])
+    return {name: policy.schedule for name, policy in policies.items()}
 
 
 def is_followed(status: "JobStatus", schedule: Schedule) -> bool:

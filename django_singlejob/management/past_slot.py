@@ -9,6 +9,7 @@ from django.core.management.base import CommandError
 from django_singlejob.conf import quoted
 from django_singlejob.jobs.registry import Job, zone_of
 from django_singlejob.jobs.schedule import latest_slot, next_slot
+from django_singlejob.locking.position import schedules
 from django_singlejob.locking.request import Reason
 from django_singlejob.management.arguments import text
 from django_singlejob.management.exit_status import EX_USAGE
@@ -31,7 +32,7 @@ def past_slot(job: Job, wanted: datetime) -> datetime:
     """The slot of the job's schedule at that moment. Raises ``CommandError`` if there is none, or if it is to come."""
     if job.policy is None:
         raise _mistake(f"The job {job.name!r} has no schedule, so it has no slots. To run it, use --now.")
-    schedule = job.policy.schedule
+    schedule = schedules(name=job.name)[job.name]
     instants = _instants(wanted, schedule.zone)
     first = instants[0] if instants else wanted.replace(tzinfo=schedule.zone)
     if first >= utc_now():

@@ -10,9 +10,9 @@ from zoneinfo import ZoneInfo
 from django.conf import settings
 from django.utils.text import format_lazy
 
-from django_singlejob.jobs import registry
 from django_singlejob.jobs.schedule import duration_in_words
 from django_singlejob.jobs.slots import COUNTED
+from django_singlejob.locking.position import schedules
 from django_singlejob.management.exit_status import refuse_settings
 from django_singlejob.management.output import Output
 from django_singlejob.process.clock import instant_in_words, utc_now
@@ -37,8 +37,7 @@ def list_slots(output: Output, begin: datetime | None, days: int | None) -> None
     local = (begin or utc_now()).astimezone(here)
     # On the wall clock: a day on which clocks change does not have 24 hours.
     first, until = local.astimezone(UTC), (local + timedelta(days=days or 1)).astimezone(UTC)
-    schedules = [(job.name, job.policy.schedule) for job in registry.all_jobs() if job.policy]
-    jobs = coming_slots(schedules, first, until)
+    jobs = coming_slots(schedules().items(), first, until)
     changes = [*map(_change, clock_changes(jobs, here, first, until))]
     found = sorted((_slot(slot, job, here) for job in jobs for slot in job.slots), key=itemgetter(0))
     slots, cut = found[:MOST_OF_ALL], found[MOST_OF_ALL:]

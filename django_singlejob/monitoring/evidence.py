@@ -1,7 +1,7 @@
 """What notes prove: pauses, changed schedules, slots that were given up, and the times at which servers did not ask."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from django_singlejob.exceptions import InvalidSchedule
 from django_singlejob.jobs.schedule import Schedule, parse
 from django_singlejob.models.jobs import MILLISECOND
-from django_singlejob.models.notes import NoteKind
+from django_singlejob.models.notes import NoteKind, notes as notes_of_all
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobNote
@@ -51,6 +51,25 @@ def gap_of(note: "JobNote") -> Gap:
     queues = told.get("queues")
     names = tuple(map(str, queues)) if isinstance(queues, list) else ()
     return Gap(str(told.get("hostname", "")), names, note.first_slot or note.at, note.last_slot or note.at)
+
+
+class Edit(NamedTuple):
+    """An operator gave a job another schedule, or reset it, while the code had this one: texts and time zones."""
+
+    own: tuple[str, str]
+    code: tuple[str, str]
+    note: "JobNote"
+
+
+def last_edits(names: Collection[str]) -> dict[str, Edit]:
+    """The last edit of each job's schedule, by the job's name."""
+    rows = notes_of_all().filter(kind=NoteKind.SCHEDULE_EDITED, job_name__in=names).order_by("at", "pk")
+    return {note.job_name: Edit(_pair(note, "after"), _pair(note, "code"), note) for note in rows} if names else {}
+
+
+def _pair(note: "JobNote", name: str) -> tuple[str, str]:
+    told = _told(note).get(name)
+    return (str(told[0]), str(told[1])) if isinstance(told, list) and len(told) == 2 else ("", "")
 
 
 def pauses(notes: "Sequence[JobNote]") -> list[Pause]:

@@ -21,6 +21,7 @@ from django_singlejob.jobs.discovery import remedy_for, why_not_registered
 from django_singlejob.jobs.schedule import Every
 from django_singlejob.models.unreadable import Unreadable
 from django_singlejob.monitoring.acknowledging import Acknowledged
+from django_singlejob.monitoring.evidence import last_edits
 from django_singlejob.monitoring.health import (
     MOST as WORST,
     Health,
@@ -55,6 +56,7 @@ class Trouble(models.TextChoices):
     UNREADABLE = "unreadable", _("unreadable")
     NO_JOB = "no_job", _("without any job")
     OTHER_SCHEDULE = "other_schedule", _("with another schedule")
+    CODE_CHANGED = "code_changed", _("with a schedule that has changed in the code")
     TOO_OFTEN = "too_often", _("more often than passes")
     FAILED = "failed", _("failed lately")
     LATE = "late", _("late")
@@ -65,7 +67,15 @@ class Trouble(models.TextChoices):
         return Level.WARNING if self in _MILD else Level.CRITICAL
 
 
-_MILD = (Trouble.SILENT, Trouble.IMPEDED, Trouble.NO_JOB, Trouble.OTHER_SCHEDULE, Trouble.TOO_OFTEN, Trouble.LATE)
+_MILD = (
+    Trouble.SILENT,
+    Trouble.IMPEDED,
+    Trouble.NO_JOB,
+    Trouble.OTHER_SCHEDULE,
+    Trouble.CODE_CHANGED,
+    Trouble.TOO_OFTEN,
+    Trouble.LATE,
+)
 About = Literal["job", "lock", "queue", "worker", "server", "row", "code"]
 Facts = dict[str, Any]
 Kind = State | Trouble
@@ -200,6 +210,13 @@ KINDS: dict[Kind, Words] = {
             "on, another project with a job of this name uses the same database: rename one of the jobs."
         ),
     ),
+    Trouble.CODE_CHANGED: Words(
+        _(
+            "The schedule of the job {name!r} has changed in the code, from {before} to {after}, since {by} gave it "
+            "another one ({own}) at {since}, which stays in force."
+        ),
+        _('Reset it, by singleton_schedule {argument} --reset --because "...", or give it again.'),
+    ),
     Trouble.TOO_OFTEN: Words(
         _("The job {name!r} is due every {interval}, and cron begins a pass once a minute at most: slots are lost."),
         _("Keep a singleton_worker running, or give the job a longer interval."),
@@ -305,6 +322,21 @@ def of_health(health: Health, failures: int) -> Iterator[Finding]:
         yield _with_success(found, health) if state == State.FAILING else found
     if status and has_other_schedule(status):
         yield _finding(Trouble.OTHER_SCHEDULE, "job", health.name, _facts(health))
+
+
+def of_edits(healths: Sequence[Health]) -> Iterator[Finding]:
+    """The schedules that operators have given jobs whose schedules have changed in the code since."""
+    own = {health.name: health.status for health in healths if health.status and health.status.own_schedule}
+    for name, edit in last_edits(own).items():
+        job = registry.get(name) if registry.is_known(name) else None
+        schedule = job.policy.schedule if job and job.policy else None
+        code = (schedule.text, schedule.time_zone) if schedule else ("", "")
+        if edit.code != code:
+            words = {"own": edit.own, "before": edit.code, "after": code}
+            facts = {what: " ".join(pair).strip() or "-" for what, pair in words.items()}
+            since = instant_in_words(edit.note.at)
+            facts |= {"name": name, "argument": shlex.quote(name), "by": edit.note.by or "-", "since": since}
+            yield _finding(Trouble.CODE_CHANGED, "job", name, facts, since=edit.note.at)
 
 
 def _with_success(found: Finding, health: Health) -> Finding:

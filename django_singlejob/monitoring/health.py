@@ -1,6 +1,7 @@
 """How each job and each lock is doing, as far as the database knows. This module only reads."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set as AbstractSet
+from contextlib import suppress
 from datetime import UTC, datetime, tzinfo
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from django.db import models
 from django.db.models import Case, F, OuterRef, Q, Subquery, When
 from django.db.models.functions import Substr
-from django.utils.translation import gettext_lazy as _
+from django.utils.translation import gettext, gettext_lazy as _
 
 from django_singlejob.conf import options
 from django_singlejob.exceptions import InvalidSchedule
@@ -16,7 +17,7 @@ from django_singlejob.jobs import registry
 from django_singlejob.jobs.schedule import EPOCH, Schedule, parse
 from django_singlejob.jobs.slots import MISFIRE_GRACE
 from django_singlejob.jobs.words import schedule_in_words
-from django_singlejob.locking.position import is_ahead
+from django_singlejob.locking.position import has_due, is_ahead, is_followed
 from django_singlejob.models.jobs import gates, is_active, mean_of
 from django_singlejob.models.locks import locks
 from django_singlejob.models.rows import whether
@@ -87,8 +88,10 @@ class Health(NamedTuple):
     def schedule(self) -> str:
         """The schedule in the database, which decides when it runs, in words; empty if it has none."""
         if self.status and self.status.schedule:
-            schedule = schedule_of(self.status)
-            return schedule_in_words(schedule) if schedule else self.status.schedule
+            schedule, status = schedule_of(self.status), self.status
+            words = schedule_in_words(schedule) if schedule else status.schedule
+            is_own = (status.schedule, status.time_zone) == (status.own_schedule, status.own_time_zone)
+            return gettext("{schedule}, given by an operator").format(schedule=words) if is_own else words
         policy = registry.get(self.name).policy if registry.is_known(self.name) else None
         return schedule_in_words(policy.schedule) if policy else ""
 
@@ -308,9 +311,11 @@ def _is_ahead(status: "JobStatus") -> bool:
 def has_other_schedule(status: "JobStatus") -> bool:
     """Whether the database has another schedule for a job than the code of this process."""
     policy = registry.get(status.name).policy if registry.is_known(status.name) else None
-    if policy is None or not status.schedule:
+    if policy is None or not status.schedule or has_due(status):  # what is due comes before another schedule
         return False
-    return (status.schedule, status.time_zone) != (policy.schedule.text, policy.schedule.time_zone)
+    with suppress(InvalidSchedule):  # this server leaves the job out, and says so
+        return not is_followed(status, policy.at(status).schedule)
+    return False
 
 
 def zone_of_schedule(status: "JobStatus") -> tzinfo:

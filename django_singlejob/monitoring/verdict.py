@@ -15,6 +15,7 @@ from django_singlejob.monitoring.findings import (
     Finding,
     of_code,
     of_cut,
+    of_edits,
     of_health,
     of_nothing,
     of_queue,
@@ -175,6 +176,7 @@ def _judge(scope: Scope, surveyed: Survey, *, failures: int, with_one_offs: bool
     queues = _queues(scope, everybody) if with_one_offs and scope.has_queues else []
     findings = [
         *(finding for health in healths for finding in of_health(health, failures)),
+        *of_edits(healths),
         *(finding for queue in queues for finding in of_queue(queue, everybody, failures)),
         *_of_workers(scope, own, everybody),
         *_of_passes(healths, everybody),

@@ -5,7 +5,6 @@ import sys
 import traceback
 from contextlib import nullcontext
 from dataclasses import replace
-from datetime import datetime
 from typing import Any
 
 from django.core.management import get_commands
@@ -15,10 +14,10 @@ from django_singlejob.conf import ZERO, options
 from django_singlejob.jobs import registry
 from django_singlejob.jobs.management_command import ManagementCommand
 from django_singlejob.jobs.names import validate_own_name
-from django_singlejob.jobs.schedule import next_slot
+from django_singlejob.jobs.schedule import Schedule, next_slot
 from django_singlejob.jobs.words import schedule_in_words
 from django_singlejob.locking.lease import Lease
-from django_singlejob.locking.position import MissedSlots
+from django_singlejob.locking.position import MissedSlots, schedules
 from django_singlejob.management.arguments import RARE, lease, seconds
 from django_singlejob.management.exit_status import (
     EX_USAGE,
@@ -243,15 +242,18 @@ class Command(SupervisingCommand):
         if given["from"] or given["days"]:
             list_slots(output, given["from"], given["days"])
             return
+        in_force = schedules()
         for job in registry.all_jobs():
             lock = "" if job.lock == job.name else f" (lock {job.lock})"
             output.line(f"{job.name}{lock}: {job.description or job.path}")
-            if due := _next_slot(job):
-                output.line(f"    {_schedule(job)}; next: {instant_in_words(due, registry.zone_of(job.name))}")
+            if schedule := in_force.get(job.name):
+                due = instant_in_words(next_slot(schedule, utc_now()), schedule.zone)
+                output.line(f"    {schedule_in_words(schedule)}{_instead_of(job, schedule)}; next: {due}")
         if given["format"] == "json":
             refuse_settings()
             counts = dict(gates().values_list("name", "run_count"))
-            output.end({"jobs": [_facts(job) | {"run_count": counts.get(job.name, 0)} for job in registry.all_jobs()]})
+            facts = [_facts(job, in_force.get(job.name)) for job in registry.all_jobs()]
+            output.end({"jobs": [each | {"run_count": counts.get(each["name"], 0)} for each in facts]})
 
     def _tell(
         self, outcome: Outcome, shell_command: ShellCommand | None, given: dict[str, Any], signals: ReceivedSignals
@@ -305,24 +307,21 @@ def work_of_command(order: Order, lease: Lease, memory: SharedMemory) -> Work:
     return work_of(job, order, lease)
 
 
-def _facts(job: registry.Job) -> dict[str, Any]:
+def _facts(job: registry.Job, schedule: Schedule | None) -> dict[str, Any]:
     return {
         "name": job.name,
         "lock": job.lock,
         "description": job.description,
         "path": job.path,
-        "schedule": _schedule(job),
-        "next_slot": _next_slot(job),
+        "schedule": schedule_in_words(schedule) if schedule else "",
+        "next_slot": next_slot(schedule, utc_now()) if schedule else None,  # by this server's clock
     }
 
 
-def _schedule(job: registry.Job) -> str:
-    return schedule_in_words(job.policy.schedule) if job.policy else ""
-
-
-def _next_slot(job: registry.Job) -> datetime | None:
-    """By this server's clock; ``None`` if the job has no schedule."""
-    return next_slot(job.policy.schedule, utc_now()) if job.policy else None
+def _instead_of(job: registry.Job, schedule: Schedule) -> str:
+    """What to add to a schedule that an operator has given the job."""
+    code = job.policy.schedule if job.policy else schedule
+    return "" if code == schedule else f" (given by singleton_schedule; in the code: {schedule_in_words(code)})"
 
 
 def _check_arguments(job: registry.Job, given: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from django.core.management.base import CommandError, CommandParser, no_translat
 from django_singlejob.control.schedules import Own, give_schedule, parsed, refusal
 from django_singlejob.jobs import registry
 from django_singlejob.jobs.registry import Job
-from django_singlejob.jobs.schedule import Schedule
+from django_singlejob.jobs.schedule import Schedule, parse
 from django_singlejob.jobs.words import schedule_in_words
 from django_singlejob.locking.position import has_due
 from django_singlejob.management.arguments import CallableCommand, reason, text
@@ -89,7 +89,7 @@ class Command(CallableCommand):
     def _origin(self, job: Job) -> str:
         own = Own.of(self._status)
         code = schedule_in_words(job.policy.schedule) if job.policy else "none"
-        return f"{own.schedule} {own.time_zone}, in place of the code's, {code}." if own.schedule else f"{code}."
+        return f"{schedule_in_words(parse(*own))}. In the code: {code}." if own.schedule else f"{code}."
 
     def _change(self, job: Job, given: dict[str, Any]) -> None:
         asked = given["schedule"]

@@ -1,0 +1,72 @@
+"""After `migrate`, servers still run the package as it was: its contract holds with the new tables."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.children import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [pytest.mark.slow, pytest.mark.on_database("sqlite", "postgresql", "mysql")]
+MIGRATIONS = "django_singlejob/migrations"
+# With SQLite, the whole contract; elsewhere, what writes to each table.
+FILES = {"sqlite": [""], "other": ["test_gate.py", "test_one_offs.py", "test_run_history.py", "test_passes.py"]}
+
+
+def git(*words: str) -> str:
+    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+def columns(migrations: str) -> list[str]:
+    return sorted(re.findall(r'\(\s*"(\w+)",\s*models\.\w+\(', migrations))
+
+
+def earlier_commits() -> Iterator[str]:
+    """Those before a commit that touched the migrations, the newest first."""
+    for commit in git("log", "--format=%H", "--", MIGRATIONS).split():
+        yield f"{commit}^"
+
+
+@pytest.fixture
+def former(tmp_path: Path) -> Path:
+    """The tree as it was before the last column was added, with the migrations of today."""
+    if not (Path(ROOT) / ".git").exists() or shutil.which("git") is None:
+        pytest.skip("This is no clone of the repository.")
+    now = columns((Path(ROOT) / MIGRATIONS / "0001_initial.py").read_text())
+    for commit in earlier_commits():
+        try:
+            then = columns(git("show", f"{commit}:{MIGRATIONS}/0001_initial.py"))
+        except subprocess.CalledProcessError:
+            break
+        if then != now:
+            archive = tmp_path / "former.zip"
+            git("archive", "--output", str(archive), commit)
+            shutil.unpack_archive(archive, tmp_path / "former")
+            shutil.copytree(Path(ROOT) / MIGRATIONS, tmp_path / "former" / MIGRATIONS, dirs_exist_ok=True)
+            return tmp_path / "former"
+    pytest.skip("No earlier tables are known: the clone is shallow.")
+
+
+def test_the_contract_of_the_package_as_it_was_holds(former: Path, request: pytest.FixtureRequest) -> None:
+    database = request.config.getoption("--database")
+    files = [f"tests/contract/{name}" for name in FILES.get(database, FILES["other"])]
+    words = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "not slow", "-p", "no:cacheprovider", *files]
+    env = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTEST_", "PYTHONPATH", "SINGLEJOB_TEST_NAME"))
+    }
+    words += ["--database", database]
+    done = subprocess.run(words, cwd=former, env=env, capture_output=True, text=True, check=False, stdin=-3)
+    assert done.returncode == 0, done.stdout[-3_000:]
+    assert " passed" in done.stdout
