@@ -58,6 +58,7 @@ COMMANDS = [
     "run_singleton",
     "singleton_ledger",
     "singleton_migrate",
+    "singleton_schedule",
     "singleton_status",
     "singleton_stop",
     "singleton_why",

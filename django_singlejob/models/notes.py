@@ -30,7 +30,7 @@ class JobNoteQuerySet(RowQuerySet["JobNote"]):
     """The notes: one row for each event."""
 
     def surplus(self, age: timedelta) -> Self:
-        """Those that are older. Who has edited a schedule is kept: it may still be in force."""
+        """Those that are older. Edits of schedules are kept: they may still be in force."""
         return self.filter(at__lt=DBNow() - age).exclude(kind=NoteKind.SCHEDULE_EDITED)
 
 

@@ -17,7 +17,7 @@ from django_singlejob.jobs import registry
 from django_singlejob.jobs.schedule import EPOCH, Schedule, parse
 from django_singlejob.jobs.slots import MISFIRE_GRACE
 from django_singlejob.jobs.words import schedule_in_words
-from django_singlejob.locking.position import has_due, is_ahead, is_followed
+from django_singlejob.locking.position import has_due, is_ahead
 from django_singlejob.models.jobs import gates, is_active, mean_of
 from django_singlejob.models.locks import locks
 from django_singlejob.models.rows import whether
@@ -314,7 +314,8 @@ def has_other_schedule(status: "JobStatus") -> bool:
     if policy is None or not status.schedule or has_due(status):  # what is due comes before another schedule
         return False
     with suppress(InvalidSchedule):  # this server leaves the job out, and says so
-        return not is_followed(status, policy.at(status).schedule)
+        schedule = policy.at(status).schedule
+        return (status.schedule, status.time_zone) != (schedule.text, schedule.time_zone)
     return False
 
 

@@ -73,6 +73,7 @@ SAMPLES: dict[str, list[tuple[Any, list[str]]]] = {
     "at": INSTANTS,
     "slot": INSTANTS,
     "because": [("upgrade", ["upgrade"])],
+    "time_zone": [("Europe/Rome", ["Europe/Rome"])],
     "force": [("nightly", ["nightly"])],
     "acknowledge": [("nightly", ["nightly"])],
     "alive": [("/tmp/alive", ["/tmp/alive"])],
@@ -96,6 +97,7 @@ NONSENSE: dict[str, list[Any]] = {
         name: ["yesterday", "", 5, True, timedelta(1)]
         for name in ("failed_since", "since", "until", "from", "at", "slot")
     },
+    "time_zone": [5, "", " ", "a\0", ["UTC"]],
     "because": [5, "", " ", "a\0", "x" * 201, ["upgrade"]],
     **{name: [True, 5, ["nightly"], "a\0", "", " "] for name in ("force", "alive", "acknowledge")},
     "token": [True, 5, "nightly", "a\0", "", [UUID(int=4711)]],
@@ -156,6 +158,9 @@ def arguments(command: str, words: tuple[str, ...], values: dict[str, Any]) -> t
             return ()
         case "run_singleton" | "pause_singletons" | "resume_singletons" | "singleton_stop" | "singleton_why":
             return ("nightly",)
+        case "singleton_schedule":
+            wanted = () if "--reset" in words or values.get("reset") else ("@daily",)
+            return ("nightly", *wanted)
         case "cancel_one_offs" | "retry_one_offs":
             return ("7",)
     return ()

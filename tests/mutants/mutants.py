@@ -543,8 +543,8 @@ OTHERS = (
         edits=(
             Edit(
                 GATES,
-                "self.unchanged(seen).update(fence=seen.fence + 1, hidden=False, **changes) == 1",
-                "self.filter(name=seen.name).update(fence=seen.fence + 1, hidden=False, **changes) == 1",
+                "rows = self.unchanged(seen)\n        if unless_due:",
+                "rows = self.filter(name=seen.name)\n        if unless_due:",
             ),
         ),
         tests=(

@@ -122,6 +122,15 @@ def test_pause_a_job_and_resume_it() -> None:
     assert not JobStatus.objects.paused().exists()
 
 
+def test_change_a_schedule() -> None:
+    singleton_job("hourly_report", schedule="@hourly")(lambda: None)
+    change, reset = commands(snippet("recipes/admin.md", "Change a schedule", "console"))
+    assert command(change)[1] == 0
+    assert JobStatus.objects.get().own_schedule == "0 4 * * *"
+    assert command(reset)[1] == 0
+    assert JobStatus.objects.get().own_schedule == ""
+
+
 def test_hide_a_job_that_is_gone() -> None:
     take("hourly_report").release()
     *hide, _show = snippet("recipes/admin.md", "Hide a job that is gone").splitlines()

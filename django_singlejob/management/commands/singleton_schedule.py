@@ -61,8 +61,6 @@ class Command(CallableCommand):
             parser.error("--time-zone goes with a SCHEDULE.")
         if (given["because"] or given["dry_run"]) and not is_change:
             parser.error("--because and --dry-run go with a SCHEDULE, or with --reset.")
-        if is_change and not (given["because"] or given["dry_run"]):
-            parser.error("Say why, for others to read: --because TEXT.")
 
     @no_translations
     def handle(self, **given: Any) -> None:
@@ -113,7 +111,7 @@ class Command(CallableCommand):
         if seen == own:
             self._output.line("Nothing to change.")
             return False
-        why = {"by": this_user(), "reason": given["because"]}
+        why = {"by": this_user(), "reason": given["because"] or ""}
         is_given = give_schedule(job, wanted, instead_of=seen, patience=PATIENCE, **why)
         if not is_given:
             what = "another transaction is using it" if is_given is None else "somebody else has just changed it"

@@ -118,7 +118,6 @@ def test_programs_read_all_of_it() -> None:
     [
         (["nightly", "61 * * * *", "--because", "x"], "the minute cannot be '61'"),
         (["nightly", "0 4 * * *", "--time-zone", "Mars/Olympus", "--because", "x"], "is not a valid time zone"),
-        (["nightly", "0 4 * * *"], "--because TEXT"),
         (["nightly", "0 4 * * *", "--reset", "--because", "x"], "--reset"),
         (["nightly", "--time-zone", "UTC"], "goes with a SCHEDULE"),
         (["nightly", "--because", "x"], "go with a SCHEDULE"),
