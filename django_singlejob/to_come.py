@@ -79,6 +79,15 @@ class Preview(NamedTuple):
     clocks_change_at: datetime | None
     around: Sequence[datetime]
 
+    def marked(self) -> Iterator[tuple[datetime, bool, bool]]:
+        """Each slot, whether slots before it are left out, and whether the clocks have changed since the one before."""
+        at, before = self.clocks_change_at, None
+        for slot in (*self.slots, *self.around):
+            is_after_gap = slot in self.around[:1] and slot != next_slot(self.schedule, self.slots[-1])
+            is_after_change = at is not None and slot >= at and (before is None or before < at)
+            yield slot, is_after_gap, is_after_change
+            before = slot
+
 
 class Slow(NamedTuple):
     """A job takes longer than the shortest time between two of its slots."""

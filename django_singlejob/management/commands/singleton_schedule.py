@@ -138,11 +138,9 @@ def _slots(coming: Preview | None) -> list[str]:
 
 def _column(coming: Preview) -> Iterator[str]:
     """The slots, and the change of clocks among them."""
-    at, zone = coming.clocks_change_at, coming.schedule.zone
-    slots = [*coming.slots, *coming.around]
-    for number, slot in enumerate(slots):
-        if coming.around and slot == coming.around[0]:
+    for slot, is_after_gap, is_after_change in coming.marked():
+        if is_after_gap:
             yield "..."
-        if at and slot >= at and (number == 0 or slots[number - 1] < at):
+        if is_after_change:
             yield "(clocks change)"
-        yield instant_in_words(slot, zone)
+        yield instant_in_words(slot, coming.schedule.zone)
