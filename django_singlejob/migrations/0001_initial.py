@@ -445,7 +445,10 @@ class Migration(migrations.Migration):
             options={
                 "verbose_name": "job",
                 "verbose_name_plural": "jobs",
-                "permissions": [("run_jobstatus", "Can run jobs now")],
+                "permissions": [
+                    ("run_jobstatus", "Can run jobs now"),
+                    ("change_schedule_jobstatus", "Can change schedules"),
+                ],
                 "indexes": [models.Index(fields=["next_slot"], name="singlejob_status_next_slot")],
                 "constraints": [
                     models.CheckConstraint(

@@ -348,7 +348,10 @@ class JobStatus(Row):
         verbose_name = _("job")
         verbose_name_plural = _("jobs")
         # Pausing and hiding a job needs the change permission.
-        permissions = [("run_jobstatus", _("Can run jobs now"))]
+        permissions = [
+            ("run_jobstatus", _("Can run jobs now")),
+            ("change_schedule_jobstatus", _("Can change schedules")),
+        ]
         indexes = [models.Index(fields=["next_slot"], name="singlejob_status_next_slot")]
         constraints = [
             allowed("singlejob_status_last_status", last_status__in=["", *RunStatus.values]),

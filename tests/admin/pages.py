@@ -34,6 +34,7 @@ OPERATE = (
     *VIEW,
     "run_jobstatus",
     "change_jobstatus",
+    "change_schedule_jobstatus",
     "clear_joblock",
     "stop_joblock",
     "add_oneoffjob",
