@@ -1,4 +1,5 @@
-"""The forms: they enqueue a one-off, with arguments as JSON, pause or acknowledge, and ask about slots."""
+"""The forms: they enqueue a one-off, with arguments as JSON, pause or acknowledge, change a schedule, and ask about
+slots."""
 
 import json
 from datetime import datetime
@@ -10,9 +11,12 @@ from django.core.exceptions import ValidationError
 from django.forms.fields import InvalidJSONInput
 from django.utils.translation import gettext, gettext_lazy as _
 
-from django_singlejob.exceptions import InvalidOrder
+from django_singlejob.control.schedules import Own, parsed
+from django_singlejob.exceptions import InvalidOrder, InvalidSchedule
 from django_singlejob.jobs import registry
 from django_singlejob.jobs.names import NAME_LENGTH, REASON_LENGTH
+from django_singlejob.jobs.registry import Job
+from django_singlejob.jobs.schedule import LENGTH, Schedule, parse
 from django_singlejob.models import OneOffJob
 from django_singlejob.models.jobs import database_now
 from django_singlejob.monitoring.acknowledging import LONGEST
@@ -164,6 +168,68 @@ class AcknowledgeForm(PauseForm):
         if until and until > database_now() + LONGEST:
             raise ValidationError(gettext("Enter an instant within a week."))
         return until
+
+
+class ReasonForm(forms.Form):
+    """The form that asks why."""
+
+    reason = forms.CharField(
+        label=_("Reason"),
+        max_length=REASON_LENGTH,
+        widget=widgets.AdminTextInputWidget,
+        help_text=_("For others to read."),
+    )
+
+    class Media:
+        css = PauseForm.Media.css
+
+
+class ScheduleForm(ReasonForm):
+    """The form that gives a job another schedule than its ``own``.
+
+    Attributes:
+        given: the schedule; ``None`` if it is not valid.
+    """
+
+    schedule = forms.CharField(
+        label=_("Schedule"),
+        max_length=LENGTH,
+        widget=widgets.AdminTextInputWidget,
+        help_text=_("A cron expression, such as 0 4 * * *, a name such as @daily, or an interval, such as PT15M."),
+    )
+    time_zone = forms.CharField(
+        label=_("Time zone"),
+        required=False,
+        max_length=64,
+        widget=widgets.AdminTextInputWidget,
+        help_text=_("The IANA time zone of the cron expression. Leave empty for the job's own."),
+    )
+    field_order = ("schedule", "time_zone", "reason")
+
+    def __init__(self, *args: Any, job: Job, own: Own, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._job, self._own = job, own
+        self.given: Schedule | None = None
+
+    def clean_time_zone(self) -> str:
+        name: str = self.cleaned_data["time_zone"]
+        try:
+            return parse("@daily", name).time_zone if name else ""
+        except InvalidSchedule as error:
+            raise ValidationError(str(error)) from error
+
+    def clean(self) -> dict[str, Any]:
+        given = self.cleaned_data
+        if "schedule" not in given or "time_zone" not in given:
+            return given
+        try:
+            self.given = parsed(self._job, given["schedule"], given["time_zone"])
+        except InvalidSchedule as error:
+            self.add_error("schedule", str(error))
+            return given
+        if (self.given.text, self.given.time_zone) == self._own:
+            self.add_error("schedule", gettext("The job already has this schedule."))
+        return given
 
 
 class ISOField(forms.CharField):

@@ -11,14 +11,17 @@ from zoneinfo import ZoneInfo
 
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import SEARCH_VAR
-from django.core.exceptions import BadRequest
+from django.core.exceptions import BadRequest, PermissionDenied
 from django.db.models import Q, QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import URLPattern, path
 from django.utils.safestring import SafeString
 from django.utils.timezone import get_current_timezone
 from django.utils.translation import gettext, gettext_lazy as _
 
+from django_singlejob.admin.addresses import address
 from django_singlejob.admin.cells import (
     NOTHING,
     badge,
@@ -39,14 +42,17 @@ from django_singlejob.admin.read_only import (
     NOW,
     WorstPaginator,
     back,
+    busy,
     register_jobs,
     user_name,
 )
+from django_singlejob.admin.schedules import change_schedule, facts, pages
 from django_singlejob.admin.states import state
 from django_singlejob.admin.stopping import StoppingAdmin, stop_page
 from django_singlejob.conf import options
 from django_singlejob.control import pausing
 from django_singlejob.control.pausing import at_the_gate
+from django_singlejob.database.transactions import outside_requests
 from django_singlejob.jobs import registry
 from django_singlejob.jobs.names import is_storable
 from django_singlejob.jobs.schedule import PATIENCE, slots_between
@@ -156,6 +162,10 @@ class JobStatusAdmin(StoppingAdmin):
     def has_pause_permission(self, request: HttpRequest) -> bool:
         return self.may(request, "change_jobstatus")
 
+    def has_schedule_permission(self, request: HttpRequest) -> bool:
+        """The permission to change schedules, and to see the page that asks first."""
+        return self.has_view_permission(request) and self.may(request, "change_schedule_jobstatus")
+
     # --- the list
 
     @admin.display(description=_("name"))
@@ -227,8 +237,29 @@ class JobStatusAdmin(StoppingAdmin):
             "may_pause": self.has_pause_permission(request),
             "may_acknowledge": health.state.level and self.has_pause_permission(request),
             "stop_page": stop_page(health.lock, "jobstatus", name) if self.has_stop_permission(request) else "",
+            "operators_schedule": facts(row),
+            "schedule_pages": pages(row) if self.has_schedule_permission(request) else [],
             "may_clear": self.may(request, "view_joblock") and self.may(request, "clear_joblock"),
         }
+
+    # --- the page that changes its schedule
+
+    def get_urls(self) -> list[URLPattern]:
+        view: Any = outside_requests(self.admin_site.admin_view(self.schedule_view))
+        return [
+            path("<path:object_id>/schedule/", view, name="django_singlejob_jobstatus_schedule"),
+            *super().get_urls(),
+        ]
+
+    def schedule_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        if not self.has_schedule_permission(request):
+            raise PermissionDenied
+        name = unquote(object_id)
+        row = self.get_object(request, name)
+        if row is None:
+            self.report_missing(request, [name])
+            return HttpResponseRedirect(address("jobstatus_changelist"))
+        return change_schedule(self, request, row)
 
     # --- actions, from the list or from the page of a job
 
@@ -238,7 +269,7 @@ class JobStatusAdmin(StoppingAdmin):
         for name in _chosen(request):
             answer = at_the_gate(name, partial(_order, name, user_name(request), slot))
             if isinstance(answer, str | None):
-                self.message_user(request, answer or _busy(name), messages.WARNING)
+                self.message_user(request, answer or busy(name), messages.WARNING)
                 continue
             self._log(request, name, _requested(answer, slot))
             if any(worker.is_live and serves(worker, answer.queue_name) for worker in workers()):
@@ -353,7 +384,7 @@ class JobStatusAdmin(StoppingAdmin):
                 self._log(request, name, logged)
                 self.message_user(request, done % name, messages.SUCCESS)
             elif is_changed is None:
-                self.message_user(request, _busy(name), messages.WARNING)
+                self.message_user(request, busy(name), messages.WARNING)
             else:
                 self.message_user(request, left % name, messages.WARNING)
 
@@ -370,10 +401,6 @@ def _chosen(request: HttpRequest) -> list[str]:
     names = request.POST.getlist(ACTION_CHECKBOX_NAME)
     known = {job.name for job in jobs(request, names)}
     return [name for name in names if name in known]
-
-
-def _busy(name: str) -> str:
-    return gettext("The job %s was not changed, because another transaction is using it. Try again.") % name
 
 
 def _slot_of(request: HttpRequest) -> datetime | None:
@@ -402,7 +429,7 @@ def _order(name: str, requested_by: str, slot: datetime | None) -> OneOffJob | s
     if slot:
         # Somebody may be about to run it by --slot: who has seen the row before looks again.
         own = gates().filter(name=name).survey()[name]
-        if complaint := _why_not_now(own, slot) or (None if gates().move_on(own, {}) else _busy(name)):
+        if complaint := _why_not_now(own, slot) or (None if gates().move_on(own, {}) else busy(name)):
             return complaint
     order = Order(job_name=name, max_attempts=registry.get(name).most_attempts, priority=PRIORITIES[-1])
     return place(order, [], {}, requested_by=requested_by, retried_slot=slot)

@@ -329,3 +329,8 @@ def back(request: HttpRequest, model: str) -> HttpResponse | None:
     """A redirect to the row's page if an action was chosen there, or ``None`` to return to the list."""
     key = request.POST.get("back")
     return HttpResponseRedirect(address(f"{model}_change", quote(key))) if key else None
+
+
+def busy(name: str) -> str:
+    """What to say if a job's gate is busy."""
+    return gettext("The job %s was not changed, because another transaction is using it. Try again.") % name

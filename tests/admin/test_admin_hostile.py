@@ -119,7 +119,7 @@ FINE = (200, 302, 400, 404)
 @pytest.fixture(autouse=True)
 def something_of_each(fresh_process: None) -> None:
     """Create a row of each model."""
-    singleton_job("nightly")(lambda: None)
+    singleton_job("nightly", schedule="0 4 * * *")(lambda: None)
     begin("nightly")
 
 
@@ -166,6 +166,14 @@ def test_no_key_is_an_error(admin_client: Client, model: str, page: str) -> None
         response = admin_client.get(url.replace("KEY", key.replace("%", "%25").replace("\0", "%00")))
         # Nobody may delete a row.
         assert response.status_code in (*FINE, 403), key[:100]
+
+
+def test_no_job_is_an_error_where_its_schedule_is_changed(admin_client: Client) -> None:
+    url = page_of("jobstatus", "KEY").replace("/change/", "/schedule/")
+    for key in IDS:
+        for query in "", "?reset=yes":
+            asked = url.replace("KEY", key.replace("%", "%25").replace("\0", "%00")) + query
+            assert {admin_client.get(asked).status_code, admin_client.post(asked).status_code} == {302}, key[:100]
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -49,6 +49,7 @@ for model in "joblock", "jobstatus", "jobrun", "oneoffjob":
         f"{model}_onwards": ONWARDS,
     }
 MATRIX |= {"joblock_clear": WHO_ACTS, "joblock_stop": WHO_ACTS, "overview_changelist": WHO_SEES}
+MATRIX |= {"jobstatus_schedule": WHO_ACTS}
 MATRIX |= {"overview_ledger": WHO_SEES, "overview_winners": WHO_SEES, "overview_why": WHO_SEES}
 
 
@@ -66,7 +67,7 @@ def people(log_in: LogIn) -> People:
 @pytest.fixture(autouse=True)
 def something_of_each(fresh_process: None) -> None:
     """Create a row of each model."""
-    singleton_job("nightly")(lambda: None)
+    singleton_job("nightly", schedule="0 4 * * *")(lambda: None)
     begin("nightly")
 
 
@@ -98,7 +99,7 @@ SENT = {
     "index": "0",
 }
 # A POST may change something here, which other tests cover.
-MAY_ACT = {"oneoffjob_add", "joblock_clear", "joblock_stop"}
+MAY_ACT = {"oneoffjob_add", "joblock_clear", "joblock_stop", "jobstatus_schedule"}
 
 
 @pytest.mark.parametrize("name", sorted(set(MATRIX) - MAY_ACT))
@@ -320,6 +321,34 @@ def test_the_permission_to_enqueue_a_one_off(people: People, log_in: LogIn) -> N
 def add(client: Client) -> int:
     sent = {"job_name": "nightly", "args": "[]", "kwargs": "{}", "priority": "0", "queue_name": "default"}
     return client.post(reverse("admin:django_singlejob_oneoffjob_add"), sent).status_code
+
+
+def test_the_permission_to_change_a_schedule(people: People, log_in: LogIn) -> None:
+    people |= {
+        "who may not look": log_in("blind", "change_schedule_jobstatus"),
+        "all but this": log_in("other", *[other for other in OPERATE if other != "change_schedule_jobstatus"]),
+    }
+    doers = {person: people.pop(person) for person in ("operator", "superuser")}
+    before = everything()
+    for person, client in people.items():
+        assert change_schedule(client) == (302 if person == "anonymous" else 403), person
+    assert everything() == before
+    for client in doers.values():
+        gates().update(own_schedule="", own_time_zone="")
+        assert change_schedule(client) == 302
+        assert gates().get(name="nightly").own_schedule == "0 5 * * *"
+    assert LogEntry.objects.count() == len(doers)
+
+
+def change_schedule(client: Client) -> int:
+    given = {
+        "schedule": "0 5 * * *",
+        "time_zone": "UTC",
+        "reason": "trial",
+        "previewed": "0 5 * * * UTC",
+        "save": "yes",
+    }
+    return client.post(address("jobstatus_schedule"), given).status_code
 
 
 def test_a_permission_for_one_page_shows_no_others(log_in: LogIn) -> None:
