@@ -86,6 +86,18 @@ def test_so_does_the_form_of_a_pause(stage: Stage, superuser: User, picture: Pic
     looks_well(page, "pause", picture)
 
 
+def test_so_does_the_preview_of_a_schedule(stage: Stage, superuser: User, picture: Picture) -> None:
+    furnish()
+    page = stage.visit(superuser, PAGES["job"]())
+    page.get_by_role("link", name="Change the schedule…").click()
+    page.get_by_label("Schedule").fill("30 2 * * *")
+    page.get_by_label("Time zone").fill("Europe/Rome")
+    page.get_by_label("Reason").fill("Fewer mails at night")
+    page.get_by_role("button", name="Preview").click()
+    expect(page.get_by_text("Clocks change").last).to_be_visible()
+    looks_well(page, "schedule", picture)
+
+
 @pytest.mark.parametrize("name", EMPTY)
 def test_so_does_an_empty_one(stage: Stage, superuser: User, picture: Picture, name: str) -> None:
     looks_well(stage.visit(superuser, PAGES[name]()), f"{name}-empty", picture)
