@@ -108,7 +108,8 @@ def _obstacle(row: JobStatus, *, is_reset: bool) -> str:
     job = _job(row)
     if job is None:
         return gettext("This release of the code does not define this job.")
-    if why := refusal(job, job.policy.schedule if job.policy and not is_reset else None):
+    # Without a schedule in the code, the page has nothing to show.
+    if why := refusal(job, None if job.policy and is_reset else parse("@daily")):
         return why
     if is_reset and not row.own_schedule:
         return gettext("The job %s already has the schedule of the code.") % row.name

@@ -38,7 +38,7 @@ def parsed(job: Job, schedule: str, time_zone: str = "") -> Schedule:
 
 def refusal(job: Job, schedule: Schedule | None) -> str:
     """Why the job cannot be given this schedule, or, if that is ``None``, have the code's again; empty if it can."""
-    if job.schedule is None:
+    if schedule and job.schedule is None:
         return f"The job {job.name!r} has no schedule in the code, so it cannot be given another one. Add one there."
     if schedule and not job.editable:
         return f"The schedule of {job.name!r} is not to be changed here: the code says editable=False."
@@ -69,16 +69,17 @@ def give_schedule(
 
 def _give(job: Job, own: Own, instead_of: Own, *, by: str, reason: str) -> Any:
     """The row as it was, and how its schedule has moved. ``None`` if a slot has become due meanwhile: look again."""
-    assert job.policy  # noqa: S101  (nothing else is given a schedule)
     seen = gates().filter(name=job.name).survey()[job.name]
     if Own.of(seen) != instead_of:
         return False
-    code, columns = job.policy.schedule, {"own_schedule": own.schedule, "own_time_zone": own.time_zone}
+    code, columns = job.policy and job.policy.schedule, {"own_schedule": own.schedule, "own_time_zone": own.time_zone}
     schedule = parse(*own) if own.schedule else code
-    is_to_wait = has_due(seen) or is_followed(seen, schedule)
-    changes = {} if is_to_wait else following(seen, schedule)
-    if not gates().move_on(seen, changes | columns, unless_due=not is_to_wait):
+    changes: dict[str, Any] = {"schedule_until": None} if seen.schedule_until else {}
+    if schedule and not is_followed(seen, schedule):
+        changes = {"schedule_until": seen.now} if has_due(seen) else following(seen, schedule)
+    is_moved = "next_slot" in changes
+    if not gates().move_on(seen, changes | columns, unless_due=is_moved):
         return None
-    details = json.dumps({"before": instead_of, "after": own, "code": [code.text, code.time_zone]})
+    details = json.dumps({"before": instead_of, "after": own, "code": [code.text, code.time_zone] if code else None})
     noted(NoteKind.SCHEDULE_EDITED, job.name, by=by, reason=reason, details=details)
-    return seen, changes
+    return seen, changes if is_moved else {}

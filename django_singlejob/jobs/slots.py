@@ -90,7 +90,7 @@ class Claim(NamedTuple):
         next_slot: where the schedule goes on.
         misfires: those that no server ran in time.
         coalesced: the number of slots that were still in time, and in whose place ``slot`` runs.
-        schedule: the one that goes on from there, ``since`` then; ``None``: the same.
+        schedule: the one that goes on from there, if not the same; ``since``: when it took the other one's place.
     """
 
     slot: datetime | None
@@ -121,15 +121,20 @@ def first_slot(schedule: Schedule, now: datetime, early: timedelta = ZERO) -> da
 
 
 def claim(
-    policy: Policy, due: datetime, now: datetime, early: timedelta = ZERO, again: datetime | None = None
+    policy: Policy,
+    due: datetime,
+    now: datetime,
+    early: timedelta = ZERO,
+    again: datetime | None = None,
+    until: datetime | None = None,
 ) -> Claim | None:
     """What to do about the slots from ``due`` on, or ``None`` if none is due yet.
 
     ``early``: how long before its slot a run may begin. ``again``: an earlier slot whose run was cut off. It is run
-    again unless a newer slot takes its place.
+    again unless a newer slot takes its place. ``until``: no later slot counts, because another schedule follows.
     """
     due, now, again = due.astimezone(UTC), now.astimezone(UTC), again and again.astimezone(UTC)
-    at = reach(policy.schedule, now, early)
+    at = reach(policy.schedule, now, early) if until is None else min(now, until)
     again = again if again is not None and again <= at else None
     if again is not None and (due > at or policy.catch_up == "all"):
         return Claim(again, due, [])

@@ -32,7 +32,7 @@ from django_singlejob.locking.liveness import (
     disagreement,
     silence,
 )
-from django_singlejob.locking.position import follow, has_due, is_followed, pass_by, report
+from django_singlejob.locking.position import change, pass_by, report
 from django_singlejob.locking.recording import Writer, with_history
 from django_singlejob.locking.request import LockRequest, Reason, Refusal
 from django_singlejob.models.jobs import gates
@@ -253,8 +253,7 @@ class Acquisition:
                 schedule = request.policy.at(own).schedule
             except InvalidSchedule as error:
                 return Refusal(Reason.NOT_HERE, detail=str(error))
-            if not (is_followed(own, schedule) or has_due(own)):
-                follow(own, schedule, request.early)
+            if change(own, schedule, request.early):
                 return RACED
             self._compare_clocks(own.now)
         planned = plan(request, snapshot)

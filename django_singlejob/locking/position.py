@@ -70,6 +70,19 @@ def has_due(status: "JobStatus") -> bool:
     return bool(status.schedule and status.next_slot and status.next_slot <= status.now)
 
 
+def change(status: "JobStatus", schedule: Schedule, early: timedelta = ZERO) -> bool:
+    """Make the row follow this schedule, at once or, if a slot of its own is due, after that. ``False`` if there is
+    nothing to do."""
+    until, due = status.schedule_until, status.next_slot
+    if is_followed(status, schedule) or (has_due(status) and until and due and due <= until):
+        return False
+    if has_due(status):
+        _move_on(status, {"schedule_until": status.now})
+    else:
+        follow(status, schedule, early)
+    return True
+
+
 def follow(status: "JobStatus", schedule: Schedule, early: timedelta = ZERO) -> None:
     """Make the row follow this schedule, see ``following``. Does nothing if another process was faster, or if a slot of
     the former schedule has become due."""
@@ -81,10 +94,10 @@ def follow(status: "JobStatus", schedule: Schedule, early: timedelta = ZERO) -> 
 def following(status: "JobStatus", schedule: Schedule, early: timedelta = ZERO) -> dict[str, Any]:
     """The changes to the row with which it follows this schedule, starting at its next slot.
 
-    If the row follows none yet, the first slot may be up to ``early`` in the past, because a cron daemon may just have
-    fired for it. A slot that may already have run is not run again.
+    The first slot may be up to ``early`` in the past, because a cron daemon may just have fired for it. A slot that may
+    already have run is not run again.
     """
-    now, early = status.now, ZERO if status.schedule else early
+    now = status.now
     slot = first_slot(schedule, now, early)
     if status.last_slot:
         slot = max(slot, next_slot(schedule, status.last_slot))
@@ -94,22 +107,24 @@ def following(status: "JobStatus", schedule: Schedule, early: timedelta = ZERO) 
 
 
 def claim_at(status: "JobStatus", policy: Policy, early: timedelta, again: datetime | None) -> Claim | None:
-    """What to do about the slots that are due, see ``claim``: those of the schedule that the row follows. Once none of
-    them is left, the schedule of ``policy`` goes on."""
+    """What to do about the slots that are due, see ``claim``: those of the schedule that the row follows, until another
+    one took its place. Once none of them is left, the schedule of ``policy`` goes on from then."""
     assert status.next_slot  # noqa: S101  (it follows a schedule)
-    claimed = claim(policy.followed(status), status.next_slot, status.now, early, again)
-    if claimed is None or is_followed(status, policy.schedule):
-        return claimed
-    since = max(claimed.slot or status.now, status.now)
-    if claimed.next_slot <= since:
+    if is_followed(status, policy.schedule):
+        claimed = claim(policy, status.next_slot, status.now, early, again)
+        # Somebody else's code has another schedule, and this one's holds.
+        return claimed._replace(schedule=policy.schedule) if claimed and status.schedule_until else claimed
+    until = status.schedule_until or status.now
+    claimed = claim(policy.followed(status), status.next_slot, status.now, ZERO, again, until)
+    if claimed is None or claimed.next_slot <= until:
         return claimed
     schedule = policy.schedule
-    return claimed._replace(next_slot=next_slot(schedule, since), schedule=schedule, since=since)
+    return claimed._replace(next_slot=next_slot(schedule, until), schedule=schedule, since=until)
 
 
 def leave(status: "JobStatus") -> None:
     """Make the row forget its schedule, because the job no longer has one."""
-    changes = {"schedule": "", "time_zone": "", "next_slot": None}
+    changes = {"schedule": "", "time_zone": "", "next_slot": None, "schedule_until": None}
     if _move_on(status, changes | {"abandoned": False}):
         report_change(status, changes, status.now)
 
@@ -150,7 +165,8 @@ def moved(claim: Claim) -> dict[str, Any]:
 
 
 def _going_on(schedule: Schedule, slot: datetime) -> dict[str, Any]:
-    return {"schedule": schedule.text, "time_zone": schedule.time_zone, "next_slot": slot}
+    columns = {"schedule": schedule.text, "time_zone": schedule.time_zone}
+    return {**columns, "next_slot": slot, "schedule_until": None}
 
 
 def _count(misfires: Sequence[Misfires], coalesced: int = 0) -> dict[str, Any]:
@@ -165,7 +181,7 @@ _listeners: list[Callable[[str, Misfires], object]] = []
 def report(status: "JobStatus", claim: Claim) -> None:
     """Tell what the claim has changed."""
     report_misfires(status.name, claim.misfires)
-    if claim.schedule:
+    if claim.schedule and claim.since:
         report_change(status, _going_on(claim.schedule, claim.next_slot), claim.since)
 
 

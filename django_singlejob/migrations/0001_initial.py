@@ -341,6 +341,15 @@ class Migration(migrations.Migration):
                         blank=True, db_default="", default="", max_length=64, verbose_name="own time zone"
                     ),
                 ),
+                (
+                    "schedule_until",
+                    models.DateTimeField(
+                        blank=True,
+                        help_text="When another schedule took its place, if slots that were due by then come first.",
+                        null=True,
+                        verbose_name="schedule until",
+                    ),
+                ),
                 ("next_slot", models.DateTimeField(blank=True, null=True, verbose_name="next slot")),
                 (
                     "last_slot",
@@ -471,6 +480,7 @@ class Migration(migrations.Migration):
                                 "time_zone",
                                 "own_schedule",
                                 "own_time_zone",
+                                "schedule_until",
                                 "next_slot",
                                 "last_slot",
                                 "last_attempt",
@@ -507,6 +517,7 @@ class Migration(migrations.Migration):
                             ("paused_until__range", INSTANTS),
                             ("paused_with_all__range", SWITCH),
                             ("run_count__range", LARGE_NUMBERS),
+                            ("schedule_until__range", INSTANTS),
                         ),
                         name="singlejob_status_in_range",
                     ),

@@ -270,6 +270,12 @@ class JobStatus(Row):
         help_text=_("In place of the code's; empty: the code's."),
     )
     own_time_zone = models.CharField(_("own time zone"), max_length=64, blank=True, default="", db_default="")
+    schedule_until = models.DateTimeField(
+        _("schedule until"),
+        null=True,
+        blank=True,
+        help_text=_("When another schedule took its place, if slots that were due by then come first."),
+    )
     next_slot = models.DateTimeField(_("next slot"), null=True, blank=True)
     last_slot = models.DateTimeField(
         _("last slot"), null=True, blank=True, help_text=_("The last slot for which a run was started.")

@@ -29,6 +29,7 @@ from django_singlejob.monitoring.health import (
     State,
     due_since,
     has_other_schedule,
+    schedule_of,
     zone_of_schedule,
 )
 from django_singlejob.monitoring.marks import FORGOTTEN_AFTER
@@ -331,7 +332,7 @@ def of_edits(healths: Sequence[Health]) -> Iterator[Finding]:
         job = registry.get(name) if registry.is_known(name) else None
         schedule = job.policy.schedule if job and job.policy else None
         code = (schedule.text, schedule.time_zone) if schedule else ("", "")
-        if edit.code != code:
+        if schedule and edit.code != code:
             words = {"own": edit.own, "before": edit.code, "after": code}
             facts = {what: " ".join(pair).strip() or "-" for what, pair in words.items()}
             since = instant_in_words(edit.note.at)
@@ -352,10 +353,10 @@ def _with_success(found: Finding, health: Health) -> Finding:
 def of_short_interval(health: Health) -> Iterator[Finding]:
     """The job is due more often than cron can begin passes, which run only its latest slot."""
     job = registry.get(health.name) if registry.is_known(health.name) else None
-    if job and job.policy and job.catch_up != "all" and isinstance(job.policy.schedule, Every):
-        interval = job.policy.schedule.interval
-        if interval < MINUTE:
-            yield _finding(Trouble.TOO_OFTEN, "job", job.name, {"name": job.name, "interval": _roughly(interval)})
+    schedule = schedule_of(health.status) if health.status else None
+    schedule = schedule or (job.policy.schedule if job and job.policy else None)
+    if job and job.catch_up != "all" and isinstance(schedule, Every) and schedule.interval < MINUTE:
+        yield _finding(Trouble.TOO_OFTEN, "job", job.name, {"name": job.name, "interval": _roughly(schedule.interval)})
 
 
 def _variant(health: Health) -> Words | None:

@@ -90,6 +90,8 @@ class Health(NamedTuple):
         if self.status and self.status.schedule:
             schedule, status = schedule_of(self.status), self.status
             words = schedule_in_words(schedule) if schedule else status.schedule
+            if status.schedule_until:
+                words = gettext("{schedule}, until what was due is done").format(schedule=words)
             is_own = (status.schedule, status.time_zone) == (status.own_schedule, status.own_time_zone)
             return gettext("{schedule}, given by an operator").format(schedule=words) if is_own else words
         policy = registry.get(self.name).policy if registry.is_known(self.name) else None

@@ -365,6 +365,8 @@ class Run:
                 steps = order_steps(supervisor, self.lease, memory, self._output, order, self._begun)
                 return (yield from steps)
             except NotBegun as why:
+                if self._output:
+                    self._output.tell(None)
                 if not why.was_idle:
                     raise
 

@@ -17,7 +17,7 @@ from django_singlejob.jobs import registry
 from django_singlejob.jobs.registry import Job
 from django_singlejob.locking.clear import Watchman, clear
 from django_singlejob.locking.liveness import silence
-from django_singlejob.locking.position import follow, has_due, is_ahead, is_followed, leave
+from django_singlejob.locking.position import change, is_ahead, is_followed, leave
 from django_singlejob.locking.recording import ORPHANED
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.locks import locks
@@ -72,8 +72,8 @@ def _follow_code_of(job: Job, status: "JobStatus", between: Callable[[], object]
         message = "The job %r is left out on this server, which does not know the schedule that it was given: %s"
         logger.error(message, job.name, error, extra=about(job=job.name, reason=error))
         return
-    if not (is_followed(status, schedule) or has_due(status)):
-        _despite_others(job.name, partial(follow, status, schedule), between)
+    if not is_followed(status, schedule):
+        _despite_others(job.name, partial(change, status, schedule), between)
     elif is_ahead(status, schedule):
         slot = instant_in_words(status.next_slot or status.now)
         message = "The job %r waits for %s: the database's clock was set back since it last ran."

@@ -25,6 +25,7 @@ from tests.contract.acts import (
     expire,
     fall_behind,
     gate,
+    hourly,
     newest_slot,
     run_slot,
     scheduled,
@@ -177,6 +178,79 @@ def test_a_slot_that_cron_has_begun_early_is_not_run_again() -> None:
     seen = gate().next_slot
     assert seen
     assert seen > soon.replace(microsecond=0)
+
+
+def test_only_what_was_due_by_then_comes_first() -> None:
+    """A job that is always behind, or paused for days, gets its new schedule all the same."""
+    job = scheduled(schedule=timedelta(minutes=1), catch_up="all")
+    fall_behind(job, 3)
+    assert give(job)
+    slots = [newest_slot(job, back=number) for number in (2, 1, 0)]
+    gates().update(schedule_until=slots[-2] + timedelta(seconds=30))
+    ticked()
+    assert slots_run() == [(slot, 1, "successful") for slot in slots[:-1]]
+    assert follows()
+    assert gate().schedule_until is None
+
+
+def test_what_the_new_one_had_due_meanwhile_is_run_too() -> None:
+    job = scheduled(schedule="17 3 1 1 *", catch_up="all")
+    ticked()
+    due, until = newest_slot(job), datetime.now(UTC).replace(second=30, microsecond=0) - 3 * MINUTE
+    gates().update(next_slot=due)
+    assert give(job, "* * * * *", "UTC")
+    gates().update(schedule_until=until)
+    minute = timedelta(seconds=30)
+    ticked()
+    assert slots_run()[:3] == [
+        (due, 1, "successful"),
+        (until + minute, 1, "successful"),
+        (until + minute + MINUTE, 1, "successful"),
+    ]
+    assert follows("* * * * *", "UTC")
+
+
+def test_the_mark_is_gone_once_the_former_one_holds_again() -> None:
+    job = scheduled()
+    fall_behind(job)
+    assert give(job)
+    assert gate().schedule_until
+    assert give(job, None)
+    assert gate().schedule_until is None
+    assert len(ticked()) == 1
+    assert follows_code(job)
+
+
+def test_a_mark_from_before_what_is_due_holds_up_nothing() -> None:
+    """A server with an older release has claimed slots since, and has left it."""
+    job = scheduled()
+    fall_behind(job, 2)
+    give(job)
+    gates().update(schedule_until=newest_slot(job) - timedelta(days=1))
+    ticked()
+    ticked()
+    assert len(slots_run()) == 1
+    assert follows()
+
+
+def test_a_deploy_while_it_is_paused_runs_no_more_than_was_due() -> None:
+    job = scheduled(catch_up="all")
+    fall_behind(job, 2)
+    gates().update(paused=True)
+    changed = scheduled(schedule=NEW, time_zone=ZONE, catch_up="all")
+    follow_code()
+    assert gate().schedule_until
+    gates().update(paused=False, schedule_until=newest_slot(job) - MINUTE)
+    ticked()
+    assert slots_run() == [(newest_slot(job, back=1), 1, "successful")]
+    assert follows_code(changed)
+
+
+def test_a_line_of_cron_runs_the_first_slot_of_a_release() -> None:
+    """The line fires at the slot, and is the first to know the new schedule."""
+    ahead_of(scheduled(schedule="17 3 1 1 *"))
+    job = scheduled(schedule=hourly(ago=timedelta()))
+    assert run_slot(job, early=MINUTE).slot == newest_slot(job)
 
 
 # --- others at the gate

@@ -8,6 +8,7 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser, no_translations
 
 from django_singlejob.control.schedules import Own, give_schedule, parsed, refusal
+from django_singlejob.exceptions import InvalidSchedule
 from django_singlejob.jobs import registry
 from django_singlejob.jobs.registry import Job
 from django_singlejob.jobs.schedule import Schedule, parse
@@ -82,12 +83,14 @@ class Command(CallableCommand):
         coming = preview(now, self._status.now) if now else None
         for line in _column(coming) if coming else ["It has no schedule."]:
             self._output.line(f"  {line}")
+        if self._status.schedule_until:
+            self._output.line(f"A slot is due. It is run first, as above; then: {self._origin(job)}")
         self._output.end(self._facts(job) | {"slots": _slots(coming)})
 
     def _origin(self, job: Job) -> str:
         own = Own.of(self._status)
         code = schedule_in_words(job.policy.schedule) if job.policy else "none"
-        return f"{schedule_in_words(parse(*own))}. In the code: {code}." if own.schedule else f"{code}."
+        return f"{_in_words(own)}. In the code: {code}." if own.schedule else f"{code}."
 
     def _change(self, job: Job, given: dict[str, Any]) -> None:
         asked = given["schedule"]
@@ -128,6 +131,13 @@ class Command(CallableCommand):
             "own": own._asdict() if own.schedule else None,
             "code": {"schedule": code.text, "time_zone": code.time_zone} if code else None,
         }
+
+
+def _in_words(own: Own) -> str:
+    try:
+        return schedule_in_words(parse(*own))
+    except InvalidSchedule as error:
+        return f"{own.schedule} {own.time_zone}, which this machine does not know ({error})"
 
 
 def _slots(coming: Preview | None) -> list[str]:

@@ -15,7 +15,7 @@ from django.db import connections
 from django_singlejob.conf import ZERO, options
 from django_singlejob.database import transactions
 from django_singlejob.database.unusable import database_name
-from django_singlejob.exceptions import DatabaseUnreachable
+from django_singlejob.exceptions import DatabaseUnreachable, JobTimeout
 from django_singlejob.jobs import registry
 from django_singlejob.jobs.discovery import has_tasks
 from django_singlejob.jobs.names import PATH_LENGTH
@@ -189,7 +189,8 @@ class Command(SupervisingCommand):
     def _print(self, outcome: Outcome, given: dict[str, Any], signals: ReceivedSignals | None) -> int:
         signum = signals.received if signals else None
         status, message = status_and_line(outcome, signum=signum, traceback=where_traceback_is(outcome))
-        lines = lines_about(outcome) if outcome.status == "failed" and self._is_quiet(given) else []
+        is_failure = outcome.status == "failed" or isinstance(outcome.error, JobTimeout)
+        lines = lines_about(outcome) if is_failure and self._is_quiet(given) else []
         # On all servers but one, another server was faster.
         is_no_news = outcome.refusal not in (None, Reason.UNDECIDED, Reason.NOT_BEGUN)
         if status:
@@ -200,7 +201,7 @@ class Command(SupervisingCommand):
 
     def _is_quiet(self, given: dict[str, Any]) -> bool:
         """Whether only failures are printed, because cron mails what is."""
-        return bool(given["once"]) and given["verbosity"] < self._verbosity_of_news(given)
+        return bool(given["once"]) and 1 <= given["verbosity"] < self._verbosity_of_news(given)
 
     def _verbosity_of_news(self, given: dict[str, Any]) -> int:
         """What a worker that runs all day writes is its log, and not a mail of cron's."""
