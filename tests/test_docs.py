@@ -56,6 +56,7 @@ COMMANDS = [
     "resume_singletons",
     "retry_one_offs",
     "run_singleton",
+    "singleton_adopt",
     "singleton_ledger",
     "singleton_migrate",
     "singleton_schedule",

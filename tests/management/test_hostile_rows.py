@@ -56,6 +56,7 @@ CALLS = {
     "singleton_status": [[], ["--check"], ["--job", HOSTILE], ["--queue", HOSTILE], ["--check", "--failures", "2"]],
     "singleton_stop": [["nightly"], [HOSTILE], ["lost"], ["nightly", "--token", str(UUID(int=1))], ["--one-off", "1"]],
     "singleton_ledger": [[], ["nightly", HOSTILE], ["lost", "--since", "2026-11-22 03:00"]],
+    "singleton_adopt": [["/dev/null"]],
     "singleton_schedule": [["nightly"], ["nightly", "@daily", "--because", HOSTILE], ["nightly", "--reset"]],
     "singleton_why": [["nightly"], [HOSTILE], ["lost"], ["nightly", "--at", "2026-11-22 03:00"]],
     "singleton_worker": [["--once"], ["--drain"], ["--once", "--queue", HOSTILE]],
