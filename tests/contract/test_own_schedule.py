@@ -13,7 +13,8 @@ from django_singlejob.control.schedules import Own, give_schedule, parsed
 from django_singlejob.exceptions import SingleJobError
 from django_singlejob.jobs import registry
 from django_singlejob.jobs.schedule import next_slot, parse
-from django_singlejob.locking.position import following
+from django_singlejob.locking.grant import plan
+from django_singlejob.locking.position import follow, following
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.notes import NoteKind, notes
 from django_singlejob.worker.due import follow_code
@@ -26,6 +27,7 @@ from tests.contract.acts import (
     fall_behind,
     gate,
     hourly,
+    in_thread,
     newest_slot,
     run_slot,
     scheduled,
@@ -96,6 +98,16 @@ def test_no_process_puts_the_codes_back(release: str) -> None:
     assert follows()
 
 
+@pytest.mark.parametrize("early", [timedelta(), MINUTE])
+def test_no_line_of_cron_puts_the_codes_back(early: timedelta) -> None:
+    job = scheduled()
+    ahead_of(job)
+    give(job)
+    before = everything()
+    assert run_slot(job, early=early).reason == Reason.NOT_DUE
+    assert everything() == before
+
+
 def test_it_is_due_by_the_new_one() -> None:
     job = scheduled(schedule="17 3 1 1 *")
     ticked()
@@ -115,6 +127,14 @@ def test_reset_it_follows_the_code_again() -> None:
     assert follows_code(job)
     assert Own.of(gate()) == ("", "")
     assert ticked() == []
+
+
+def test_given_before_any_worker_has_seen_the_job() -> None:
+    job = scheduled()
+    assert give_schedule(job, parsed(job, NEW, ZONE), instead_of=Own())
+    assert follows()
+    assert ticked() == []
+    assert follows()
 
 
 # --- while a slot is due
@@ -172,12 +192,12 @@ def test_a_slot_that_was_cut_off_runs_again_all_the_same() -> None:
 def test_a_slot_that_cron_has_begun_early_is_not_run_again() -> None:
     job = scheduled(schedule=timedelta(days=9_999))
     ticked()
-    soon = datetime.now(UTC) + timedelta(seconds=50)
-    gates().update(last_slot=soon.replace(microsecond=0))
+    soon = datetime.now(UTC).replace(second=0, microsecond=0) + MINUTE
+    gates().update(last_slot=soon)
     give(job, "* * * * *", "UTC")
     seen = gate().next_slot
     assert seen
-    assert seen > soon.replace(microsecond=0)
+    assert seen > soon
 
 
 def test_only_what_was_due_by_then_comes_first() -> None:
@@ -287,6 +307,36 @@ def test_a_slot_that_becomes_due_in_that_moment_is_not_lost(monkeypatch: pytest.
     ticked()
     assert slots_run() == [(due, 1, "successful")]
     assert follows()
+
+
+def test_nor_is_it_when_the_code_changes() -> None:
+    job = scheduled()
+    ahead_of(job)
+    seen = gates().look_up({"nightly"}, timedelta())["nightly"]
+    seen.next_slot = newest_slot(job)
+    gates().update(next_slot=seen.next_slot)
+    before = everything()
+    follow(seen, parse(NEW, ZONE))
+    assert everything() == before
+
+
+def test_a_claim_by_the_row_as_it_was_before_an_edit_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server has seen that the new schedule goes on after this slot. Before it claims it, the job is reset."""
+    job = scheduled()
+    fall_behind(job)
+    give(job)
+    acts = [lambda: give(job, None)]
+
+    def planned_too_early(*arguments: Any) -> Any:
+        planned = plan(*arguments)
+        if acts:
+            assert in_thread(acts.pop())
+        return planned
+
+    monkeypatch.setattr("django_singlejob.locking.acquire.plan", planned_too_early)
+    assert run_slot(job).slot == newest_slot(job)
+    assert not acts
+    assert follows_code(job)
 
 
 def test_of_two_operators_the_second_has_seen_something_else() -> None:
