@@ -74,6 +74,7 @@ CLOCK = "django_singlejob/process/clock.py"
 CLEAR = "django_singlejob/locking/clear.py"
 CLEARING = "django_singlejob/admin/clearing.py"
 DATABASE = "django_singlejob/database/transactions.py"
+DUE = "django_singlejob/worker/due.py"
 ENDINGS = "django_singlejob/locking/endings.py"
 GATES = "django_singlejob/models/jobs.py"
 GRANT = "django_singlejob/locking/grant.py"
@@ -84,18 +85,22 @@ LEASE = "django_singlejob/locking/lease.py"
 LIVENESS = "django_singlejob/locking/liveness.py"
 LOCKS = "django_singlejob/models/locks.py"
 ONE_OFFS = "django_singlejob/models/one_offs.py"
+POSITION = "django_singlejob/locking/position.py"
 RECORDING = "django_singlejob/locking/recording.py"
 RELEASE = "django_singlejob/locking/release.py"
 ROWS = "django_singlejob/models/rows.py"
 RUNNER = "django_singlejob/running/runner.py"
 RUNS = "django_singlejob/models/runs.py"
+SCHEDULES = "django_singlejob/control/schedules.py"
 SHARED = "django_singlejob/running/shared.py"
 SINGLE = "django_singlejob/single_statement.py"
 CHILD = "django_singlejob/running/in_child.py"
 SERVING = "django_singlejob/running/serving.py"
+SLOTS = "django_singlejob/jobs/slots.py"
 SUPERVISOR = "django_singlejob/running/supervisor.py"
 WATCH = "django_singlejob/running/watch.py"
 
+OWN_TESTS = "tests/contract/test_own_schedule.py"
 SINGLE_TESTS = "tests/test_single_statement.py"
 EACH_WRITE = "tests/contract/test_loss.py::test_each_write_on_its_own_finds_nothing_of_the_successors"
 MEETS = "tests/contract/test_loss.py::test_a_heartbeat_that_comes_at_the_same_moment_finds_nothing"
@@ -543,14 +548,161 @@ OTHERS = (
         edits=(
             Edit(
                 GATES,
-                "rows = self.unchanged(seen)\n        if unless_due:",
-                "rows = self.filter(name=seen.name)\n        if unless_due:",
+                "        rows = self.unchanged(seen)\n        if unless_due:",
+                "        rows = self.filter(name=seen.name)\n        if unless_due:",
             ),
         ),
         tests=(
             Witness("tests/locking/test_position.py::test_each_is_one_conditional_write"),
             Witness("tests/locking/test_position.py::test_a_row_that_changed_since_it_was_seen_is_left"),
         ),
+    ),
+    Mutant(
+        name="schedule-changes-over-a-slot-that-becomes-due",
+        breaks="A slot that becomes due while its schedule is changed is dropped.",
+        edits=(Edit(GATES, "rows = rows.exclude(next_slot__lte=DBNow())", "rows = rows.all()"),),
+        tests=(
+            Witness(f"{OWN_TESTS}::test_a_slot_that_becomes_due_in_that_moment_is_not_lost"),
+            Witness(f"{OWN_TESTS}::test_nor_is_it_when_the_code_changes"),
+        ),
+    ),
+    Mutant(
+        name="code-changes-over-a-slot-that-becomes-due",
+        breaks="A slot that becomes due while a worker follows the new code is dropped.",
+        edits=(Edit(POSITION, "unless_due=bool(status.schedule)", "unless_due=False"),),
+        tests=(Witness(f"{OWN_TESTS}::test_nor_is_it_when_the_code_changes"),),
+    ),
+    Mutant(
+        name="edit-over-a-slot-that-becomes-due",
+        breaks="A slot that becomes due while an operator gives the job another schedule is dropped.",
+        edits=(Edit(SCHEDULES, "unless_due=is_moved", "unless_due=False"),),
+        tests=(Witness(f"{OWN_TESTS}::test_a_slot_that_becomes_due_in_that_moment_is_not_lost"),),
+    ),
+    Mutant(
+        name="edit-of-what-nobody-has-seen",
+        breaks="An operator's schedule replaces another operator's, which was given meanwhile.",
+        edits=(Edit(SCHEDULES, "    if Own.of(seen) != instead_of:\n        return False\n", ""),),
+        tests=(Witness(f"{OWN_TESTS}::test_of_two_operators_the_second_has_seen_something_else"),),
+    ),
+    Mutant(
+        name="edit-leaves-the-fence",
+        breaks="A schedule is changed, but a claim by the row as it was before still succeeds.",
+        edits=(
+            Edit(
+                GATES,
+                "rows.update(fence=seen.fence + 1, hidden=False, **changes) == 1",
+                "rows.update(hidden=False, **changes) == 1",
+            ),
+        ),
+        tests=(
+            Witness(f"{OWN_TESTS}::test_it_goes_on_at_the_next_slot_of_the_new_one"),
+            Witness(f"{OWN_TESTS}::test_a_claim_by_the_row_as_it_was_before_an_edit_fails"),
+        ),
+    ),
+    Mutant(
+        name="schedule-changes-over-due-slots",
+        breaks="Slots that are due do not keep the former schedule in force.",
+        edits=(
+            Edit(
+                POSITION,
+                "return bool(status.schedule and status.next_slot and status.next_slot <= status.now)",
+                "return False",
+            ),
+            Edit(GATES, "rows = rows.exclude(next_slot__lte=DBNow())", "rows = rows.all()"),
+        ),
+        tests=(
+            Witness(f"{OWN_TESTS}::test_what_is_due_runs_first_and_only_then_it_goes_on"),
+            Witness(f"{OWN_TESTS}::test_so_does_what_is_due_when_it_is_reset"),
+            Witness("tests/contract/test_schedule_progress.py::test_edited_while_due_each_slot_runs_first"),
+        ),
+    ),
+    Mutant(
+        name="due-slots-by-the-new-schedule",
+        breaks="The slots that are due are counted by the new schedule, not by the one that was in force.",
+        edits=(Edit(POSITION, "claim(policy.followed(status), status.next_slot", "claim(policy, status.next_slot"),),
+        tests=(Witness(f"{OWN_TESTS}::test_what_is_due_runs_first_and_only_then_it_goes_on"),),
+    ),
+    Mutant(
+        name="claim-keeps-the-former-schedule",
+        breaks="The claim of the last due slot leaves the former schedule in force.",
+        edits=(Edit(POSITION, "claimed is None or claimed.next_slot <= until", "claimed is None or until"),),
+        tests=(Witness(f"{OWN_TESTS}::test_given_twice_while_it_is_due_the_last_one_goes_on"),),
+    ),
+    Mutant(
+        name="claim-changes-over-due-slots",
+        breaks="The claim of the first due slot changes the schedule, and drops the others.",
+        edits=(Edit(POSITION, "claimed is None or claimed.next_slot <= until", "claimed is None"),),
+        tests=(Witness(f"{OWN_TESTS}::test_what_is_due_runs_first_and_only_then_it_goes_on"),),
+    ),
+    Mutant(
+        name="former-schedule-without-an-end",
+        breaks="Slots of the former schedule that come due after the change are run as well.",
+        edits=(Edit(POSITION, "ZERO, again, until)", "ZERO, again)"),),
+        tests=(Witness(f"{OWN_TESTS}::test_only_what_was_due_by_then_comes_first"),),
+    ),
+    Mutant(
+        name="new-schedule-from-the-claim-on",
+        breaks="Slots of the new schedule that come due before those of the former one are done are dropped.",
+        edits=(Edit(POSITION, "next_slot=next_slot(schedule, until)", "next_slot=next_slot(schedule, status.now)"),),
+        tests=(Witness(f"{OWN_TESTS}::test_what_the_new_one_had_due_meanwhile_is_run_too"),),
+    ),
+    Mutant(
+        name="stale-end-of-a-schedule",
+        breaks="An end that is earlier than the due slot holds the job up for ever.",
+        edits=(Edit(POSITION, " and until and due and due <= until", " and until"),),
+        tests=(Witness(f"{OWN_TESTS}::test_a_mark_from_before_what_is_due_holds_up_nothing"),),
+    ),
+    Mutant(
+        name="new-schedule-before-the-last-slot",
+        breaks="A schedule is given right after cron has begun a slot early, and has that slot once more.",
+        edits=(
+            Edit(
+                POSITION,
+                "slot = max(slot, next_slot(schedule, status.last_slot))",
+                "slot = max(slot, first_slot(schedule, now))",
+            ),
+        ),
+        tests=(Witness(f"{OWN_TESTS}::test_a_slot_that_cron_has_begun_early_is_not_run_again"),),
+    ),
+    Mutant(
+        name="own-schedule-ignored",
+        breaks="All processes go by the schedule in the code, whatever an operator has given the job.",
+        edits=(
+            Edit(
+                SLOTS,
+                "return self._replace(schedule=parse(gate.own_schedule, gate.own_time_zone)) "
+                "if gate.own_schedule else self",
+                "return self",
+            ),
+        ),
+        tests=(
+            Witness(f"{OWN_TESTS}::test_no_process_puts_the_codes_back"),
+            Witness(f"{OWN_TESTS}::test_it_is_due_by_the_new_one"),
+        ),
+    ),
+    Mutant(
+        name="worker-puts-the-codes-schedule-back",
+        breaks="A worker that compares the schedules with the code puts the code's back.",
+        edits=(Edit(DUE, "schedule = job.policy.at(status).schedule", "schedule = job.policy.schedule"),),
+        tests=(Witness(f"{OWN_TESTS}::test_no_process_puts_the_codes_back"),),
+    ),
+    Mutant(
+        name="cron-puts-the-codes-schedule-back",
+        breaks="Whoever asks for a slot puts the code's schedule back.",
+        edits=(Edit(ACQUIRE, "schedule = request.policy.at(own).schedule", "schedule = request.policy.schedule"),),
+        tests=(Witness(f"{OWN_TESTS}::test_no_line_of_cron_puts_the_codes_back"),),
+    ),
+    Mutant(
+        name="claim-puts-the-codes-schedule-back",
+        breaks="The claim of a slot goes on with the code's schedule.",
+        edits=(Edit(GRANT, "policy = request.policy and request.policy.at(own)", "policy = request.policy"),),
+        tests=(Witness(f"{OWN_TESTS}::test_it_is_due_by_the_new_one"),),
+    ),
+    Mutant(
+        name="slots-of-a-schedule-that-is-not-understood",
+        breaks="A worker asks for slots of a job whose schedule it cannot parse.",
+        edits=(Edit(DUE, " | registry.left_out.keys()", ""),),
+        tests=(Witness(f"{OWN_TESTS}::test_a_server_that_cannot_parse_it_leaves_the_job_out"),),
     ),
     Mutant(
         name="adoption-without-the-gate",
