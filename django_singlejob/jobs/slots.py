@@ -10,16 +10,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_singlejob.conf import ZERO
 from django_singlejob.exceptions import InvalidSchedule
-from django_singlejob.jobs.schedule import (
-    EPOCH,
-    MINUTE,
-    Every,
-    Schedule,
-    latest_slot,
-    next_slot,
-    parse,
-    slots_between,
-)
+from django_singlejob.jobs.schedule import EPOCH, MINUTE, Every, Schedule, latest_slot, next_slot, parse, slots_between
 
 CatchUp = Literal["none", "latest", "all"]
 
