@@ -238,13 +238,19 @@ def _flock(found: Command, given: list[str]) -> tuple[Command, list[str]]:
         if re.fullmatch(r"-[a-z]*n[a-z]*|--nb|--nonblock", option):
             wait = 0.0
         elif match := re.fullmatch(r"(?:-[xe]*w|--(?:wait|timeout)=?)(\d[\d.]*)?", option):
-            wait = float(match[1] or unquoted(rest.pop(0)))
+            wait = _seconds(match[1] or (rest.pop(0) if rest else ""))
         elif option in ("-E", "--conflict-exit-code"):
             rest.pop(0)
     if len(rest) < 2 or rest[0].isdigit():
         raise Left("its flock locks a descriptor of the shell")
     file, *rest = rest
     return replace(found, lock=unquoted(file), wait=wait), [*_SHELL, *rest[1:]] if rest[0] in _SHELL_LINE else rest
+
+
+def _seconds(text: str) -> float:
+    if not re.fullmatch(r"\d+(?:\.\d+)?", text):
+        raise Left(f"the time of its flock, {text!r}, is not understood")
+    return float(text)
 
 
 def _timeout(found: Command, given: list[str]) -> tuple[Command, list[str]]:

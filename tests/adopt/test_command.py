@@ -83,6 +83,8 @@ def test_it_is_understood(line: str, expected: dict[str, Any]) -> None:
         ("flock -s /tmp/a.lock ./a.sh", "shared"),
         ("flock -n 9", "a descriptor of the shell"),
         ("timeout $LIMIT ./a.sh", "the time of its timeout"),
+        ("flock -w $WAIT /tmp/a.lock ./a.sh", "the time of its flock"),
+        ("flock -w", "the time of its flock"),
         ("./a.sh &", "in the background"),
         ("python manage.py singleton_worker --once", "the line for all jobs already"),
         ("python manage.py run_singleton report", "give that job this schedule"),
