@@ -14,6 +14,7 @@ import pytest
 from django_singlejob import current_run, job_lock, singleton_job
 from django_singlejob.exceptions import JobInterrupted, JobStopped
 from django_singlejob.locking.clear import clear
+from django_singlejob.locking.lease import Lease
 from django_singlejob.locking.request import Reason, Refusal
 from django_singlejob.models import OneOffJob
 from django_singlejob.models.jobs import gates
@@ -218,11 +219,8 @@ def test_what_was_not_granted_is_not_told(monkeypatch: pytest.MonkeyPatch, caplo
         (lambda job: {"next_slot": coming_slot(job)}, Reason.NOT_DUE),
         (lambda job: {"next_slot": coming_slot(job) + 24 * HOUR}, Reason.NOT_DUE),
         (lambda job: {"paused": True}, Reason.PAUSED),
-        # Back to what another release of the code has. It starts again at the next slot.
-        (lambda job: {"schedule": "@daily"}, Reason.NOT_DUE),
-        (lambda job: {"time_zone": "Europe/Rome"}, Reason.NOT_DUE),
     ],
-    ids=["claimed", "far away", "paused", "rescheduled", "in another zone"],
+    ids=["claimed", "far away", "paused"],
 )
 def test_what_changes_in_the_same_moment_counts(
     ahead: Ahead, name: str, change: Callable[[Any], dict[str, Any]], reason: Reason
@@ -238,6 +236,26 @@ def test_what_changes_in_the_same_moment_counts(
     assert answer.reason == reason
     assert is_free(name)
     assert not runs().exists()
+
+
+@pytest.mark.slow
+@on_either_lock
+@pytest.mark.parametrize("changes", [{"schedule": "@yearly"}, {"time_zone": "Europe/Rome"}], ids=["text", "zone"])
+def test_what_another_release_follows_in_the_same_moment_leaves_due_what_was(
+    ahead: Ahead, name: str, changes: dict[str, Any]
+) -> None:
+    job = scheduled(lock=name)
+    fall_behind(job)
+    gates().remember(name)
+    writing = ahead(lambda: gates().filter(name="nightly").update(**changes))
+    answer = ask_for_slot(job)
+    writing.result(PATIENCE)
+    assert isinstance(answer, Lease)
+    assert answer.grant.slot == newest_slot(job)
+    answer.release()
+    seen = gate()
+    assert (seen.schedule, seen.time_zone) == (job.policy.schedule.text, job.policy.schedule.time_zone)
+    assert seen.next_slot == coming_slot(job)
 
 
 @pytest.mark.slow

@@ -199,6 +199,8 @@ LINES: list[tuple[Callable[[], None], str]] = [
     (nothing, "singleton_status --check"),
     (nothing, "singleton_why quick"),
     (nothing, "singleton_ledger"),
+    (nothing, "singleton_adopt /dev/null"),
+    (nothing, "singleton_schedule quick --reset"),
     (nothing, "pause_singletons quick"),
     (nothing, "resume_singletons quick"),
     (something_due, "cancel_one_offs --job quick"),
@@ -294,7 +296,7 @@ def superuser(place: Place) -> User:
 def test_it_may_use_the_admin(superuser: User, as_the_user: Place) -> None:
     client = Client()
     client.force_login(superuser)
-    singleton_job("nightly")(nothing)
+    singleton_job("nightly", schedule="@hourly")(nothing)
     begin("nightly")
     assert client.get(reverse("admin:index")).status_code == 200
     for name, seen in MATRIX.items():

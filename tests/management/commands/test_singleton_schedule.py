@@ -134,6 +134,15 @@ def test_it_refuses_what_makes_no_sense(words: list[str], complaint: str) -> Non
     assert complaint in refused(*words)
 
 
+def test_what_is_left_of_it_can_be_reset_once_the_code_has_no_schedule() -> None:
+    singleton_job("plain")(print)
+    assert called("plain", "--reset") == "Nothing to change.\n"
+    gates().filter(name="plain").update(own_schedule="0 4 * * *", own_time_zone="UTC")
+    assert judge().findings == []
+    assert called("plain", "--reset") == "Reset.\n"
+    assert Own.of(gate("plain")) == ("", "")
+
+
 def test_somebody_else_was_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     job_at()
     monkeypatch.setattr("django_singlejob.management.commands.singleton_schedule.give_schedule", lambda *_, **__: False)
