@@ -12,6 +12,7 @@ from django_singlejob.adopt.shell import (
     is_plain,
     parts,
     unquoted,
+    without_comment,
     without_redirections,
     words,
 )
@@ -78,6 +79,7 @@ class Command:
 
 def understood(line: str, given: tuple[str, ...] = ()) -> Command:
     """What the line begins. ``given``: the lines that it reads. Raises ``Left`` if it should stay."""
+    line = without_comment(line)
     if _OF_EACH_SERVER.search(line):
         raise Left("each server needs it")
     try:
@@ -92,7 +94,8 @@ def understood(line: str, given: tuple[str, ...] = ()) -> Command:
 
 def _fed(given: tuple[str, ...], rest: str) -> str:
     # cron passes what follows a % to the command, and each further % begins a line.
-    return f"printf '%s\\n' {shlex.join(given)} | {rest}"
+    piece = f"{{ {rest}; }}" if len(parts(rest)) > 1 else rest
+    return f"printf '%s\\n' {shlex.join(given)} | {piece}"
 
 
 # --- before the command
@@ -101,7 +104,7 @@ def _fed(given: tuple[str, ...], rest: str) -> str:
 def _without_preludes(found: Command, line: str) -> tuple[Command, str]:
     """What stands before the command with ``&&`` or ``;``, and the rest of the line."""
     while len(pieces := parts(line)) > 1 and pieces[1][0] in ("&&", ";"):
-        changed = _prelude(found, pieces[0][1], pieces[1][0])
+        changed = _prelude(found, pieces[0][1], [operator for operator, _ in pieces[1:]])
         if changed is None:
             break
         found = changed
@@ -110,14 +113,16 @@ def _without_preludes(found: Command, line: str) -> tuple[Command, str]:
     return found, line
 
 
-def _prelude(found: Command, piece: str, operator: str) -> Command | None:
-    """``None`` if it is none."""
-    if (test := _HOST_TEST.fullmatch(piece)) and operator == "&&":
+def _prelude(found: Command, piece: str, operators: list[str]) -> Command | None:
+    """``None`` if it is none. ``operators``: those that follow."""
+    test = _HOST_TEST.fullmatch(piece)
+    if test and is_plain(test[1] or test[2]) and {*operators} <= {"&&", "|"}:
         return replace(found, host=unquoted(test[1] or test[2]))
     if sleep := _RANDOM_SLEEP.fullmatch(piece):
         return replace(found, spread=found.spread + int(sleep[1] or sleep[2]))
     head, *rest = words(piece) or [""]
-    if head == "cd" and len(rest) == 1 and is_plain(rest[0].replace("~", "")):
+    are_apart = all(words(each)[1].startswith(("/", "~")) for each in found.sources)  # from where it is
+    if head == "cd" and are_apart and len(rest) == 1 and is_plain(rest[0].replace("~", "")):
         return replace(found, directory=os.path.join(found.directory, unquoted(rest[0])))  # noqa: PTH118  (a text)
     if head in ("source", ".") and len(rest) == 1:
         return replace(found, sources=(*found.sources, piece))
@@ -154,8 +159,11 @@ def _for_a_shell(found: Command, rest: str) -> Command:
 def _single(found: Command, piece: str) -> Command:
     """One command, without operators."""
     given, redirections = without_redirections(words(piece))
+    writes = any(each.target not in (_NOWHERE, "&1", "&2") for each in redirections)
     while given and (wrapper := _WRAPPERS.get(_base(given[0]))):
         is_shell = _base(given[0]) in _SHELLS
+        if is_shell and writes:  # to a file whose path counts from here
+            break
         try:
             found, given = wrapper(found, given)
         except _NoWrapper:
@@ -267,10 +275,9 @@ def _timeout(found: Command, given: list[str]) -> tuple[Command, list[str]]:
 
 def _dropped(note: str = "") -> Callable[[Command, list[str]], tuple[Command, list[str]]]:
     def drop(found: Command, given: list[str]) -> tuple[Command, list[str]]:
-        rest = given[1:]
-        while rest and rest[0].startswith("-"):
-            rest.pop(0)
-        return (found.noting(note) if note else found), rest
+        if given[1:] and given[1].startswith("-"):
+            raise _NoWrapper
+        return (found.noting(note) if note else found), given[1:]
 
     return drop
 
@@ -278,7 +285,7 @@ def _dropped(note: str = "") -> Callable[[Command, list[str]], tuple[Command, li
 def _shell(found: Command, given: list[str]) -> tuple[Command, list[str]]:
     """``sh -c LINE``; anything else is a command like another one."""
     options = given[1:-1]
-    is_line = bool(options) and all(re.fullmatch(r"-[a-z]*", each) for each in options) and options[-1].endswith("c")
+    is_line = bool(options) and all(each in ("-l", "-c", "-lc") for each in options) and options[-1].endswith("c")
     if not is_line or not is_plain(given[-1]):
         raise _NoWrapper
     return found, given[-1:]

@@ -192,7 +192,8 @@ def _words(command: Command) -> list[str]:
     """The words of a command that needs no shell, or else of one that begins a shell."""
     if command.words and not (command.directory or command.sources):
         return [*command.words]
-    change = [f"cd {shlex.quote(command.directory)}"] if command.directory else []
+    path = command.directory if command.directory.startswith("~") else shlex.quote(command.directory)
+    change = [f"cd {path}"] if command.directory else []
     line = " && ".join([*change, *command.sources, command.line or shlex.join(command.words)])
     return ["bash", "-o", "pipefail", "-c", line]
 

@@ -39,6 +39,16 @@ def _is_of_redirection(line: str, at: int) -> bool:
     return line[at] == "&" and line[max(at - 1, 0)] in "<>"
 
 
+def without_comment(line: str) -> str:
+    """The line up to a comment. Raises ``Unbalanced``."""
+    if "#" not in line:
+        return line
+    for at, is_free in _characters(line):
+        if is_free and line[at] == "#" and (at == 0 or line[at - 1].isspace() or line[at - 1] == ";"):
+            return line[:at].strip()
+    return line
+
+
 def words(command: str) -> list[str]:
     """The words of a command, with their quotes. Raises ``Unbalanced``."""
     found, begin = list[str](), -1

@@ -13,7 +13,7 @@ from django_singlejob.jobs.hashed import without_h
 from django_singlejob.jobs.registry import Job
 from django_singlejob.jobs.schedule import Schedule, parse
 from django_singlejob.jobs.slots import Gate
-from django_singlejob.locking.position import following, has_due, is_followed, report_change
+from django_singlejob.locking.position import following, has_due, is_followed, is_waiting, report_change
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.notes import NoteKind
 
@@ -76,7 +76,8 @@ def _give(job: Job, own: Own, instead_of: Own, *, by: str, reason: str) -> Any:
     schedule = parse(*own) if own.schedule else code
     changes: dict[str, Any] = {"schedule_until": None} if seen.schedule_until else {}
     if schedule and not is_followed(seen, schedule):
-        changes = {"schedule_until": seen.now} if has_due(seen) else following(seen, schedule)
+        end = seen.schedule_until if is_waiting(seen) else seen.now
+        changes = {"schedule_until": end} if has_due(seen) else following(seen, schedule)
     is_moved = "next_slot" in changes
     if not gates().move_on(seen, changes | columns, unless_due=is_moved):
         return None

@@ -21,7 +21,6 @@ from sentry_sdk.transport import make_transport
 
 import django_singlejob
 from django_singlejob.jobs.schedule import Cron, Every
-from django_singlejob.locking.position import schedules
 from django_singlejob.process.logs import PREFIX
 from django_singlejob.signals import job_finished, job_started, lock_taken_over
 
@@ -104,6 +103,7 @@ def monitor_config(job: "Job") -> "MonitorConfig | None":
     """How Sentry is to watch the job. ``None`` if it cannot: without a schedule, or with an interval that is not a
     number of minutes."""
     policy = job.policy
+    schedules = import_string("django_singlejob.locking.position.schedules")  # settings import this module
     in_force = schedules(name=job.name).get(job.name)
     schedule = in_force and _schedule(in_force)
     if not (policy and in_force and schedule):

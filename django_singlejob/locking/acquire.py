@@ -259,7 +259,8 @@ class Acquisition:
         planned = plan(request, snapshot)
         if not isinstance(planned, Claim):
             return planned
-        return Refusal(Reason.NOT_DUE, next_slot=planned.next_slot) if pass_by(own, planned) else RACED
+        is_passed = pass_by(own, planned) and planned.next_slot > own.now  # another schedule may be due at once
+        return Refusal(Reason.NOT_DUE, next_slot=planned.next_slot) if is_passed else RACED
 
     def _compare_clocks(self, database_now: datetime) -> None:
         """Warn of a wrong clock: a lone server that is off by just the tolerance would run no slot at all."""

@@ -70,11 +70,15 @@ def has_due(status: "JobStatus") -> bool:
     return bool(status.schedule and status.next_slot and status.next_slot <= status.now)
 
 
+def is_waiting(status: "JobStatus") -> bool:
+    """Whether another schedule waits until the slots that were due by then are done."""
+    return bool(status.next_slot and status.schedule_until and status.next_slot <= status.schedule_until)
+
+
 def change(status: "JobStatus", schedule: Schedule, early: timedelta = ZERO) -> bool:
     """Make the row follow this schedule, at once or, if a slot of its own is due, after that. ``False`` if there is
     nothing to do."""
-    until, due = status.schedule_until, status.next_slot
-    if is_followed(status, schedule) or (has_due(status) and until and due and due <= until):
+    if is_followed(status, schedule) or (has_due(status) and is_waiting(status)):
         return False
     if has_due(status):
         _move_on(status, {"schedule_until": status.now})
@@ -118,8 +122,11 @@ def claim_at(status: "JobStatus", policy: Policy, early: timedelta, again: datet
     claimed = claim(policy.followed(status), status.next_slot, status.now, ZERO, again, until)
     if claimed is None or claimed.next_slot <= until:
         return claimed
-    schedule = policy.schedule
-    return claimed._replace(next_slot=next_slot(schedule, until), schedule=schedule, since=until)
+    schedule, last = policy.schedule, claimed.slot or status.last_slot
+    slot = first_slot(schedule, until, early)
+    return claimed._replace(
+        next_slot=max(slot, next_slot(schedule, last)) if last else slot, schedule=schedule, since=until
+    )
 
 
 def leave(status: "JobStatus") -> None:

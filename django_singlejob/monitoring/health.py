@@ -17,7 +17,7 @@ from django_singlejob.jobs import registry
 from django_singlejob.jobs.schedule import EPOCH, Schedule, parse
 from django_singlejob.jobs.slots import MISFIRE_GRACE
 from django_singlejob.jobs.words import schedule_in_words
-from django_singlejob.locking.position import has_due, is_ahead
+from django_singlejob.locking.position import has_due, is_ahead, is_waiting
 from django_singlejob.models.jobs import gates, is_active, mean_of
 from django_singlejob.models.locks import locks
 from django_singlejob.models.rows import whether
@@ -90,7 +90,7 @@ class Health(NamedTuple):
         if self.status and self.status.schedule:
             schedule, status = schedule_of(self.status), self.status
             words = schedule_in_words(schedule) if schedule else status.schedule
-            if status.schedule_until:
+            if is_waiting(status):
                 words = gettext("{schedule}, until what was due is done").format(schedule=words)
             is_own = (status.schedule, status.time_zone) == (status.own_schedule, status.own_time_zone)
             return gettext("{schedule}, given by an operator").format(schedule=words) if is_own else words

@@ -60,6 +60,13 @@ DUMP = "pg_dump shop | gzip > /backup/shop.gz"
         ("cd /srv && " + DUMP, {"line": DUMP, "directory": "/srv"}),
         ("A=1 ./a.sh $HOME", {"line": "A=1 ./a.sh $HOME"}),
         ("./a.sh; ./b.sh", {"line": "./a.sh; ./b.sh"}),
+        ("./dump > /b/x.sql # each night", {"line": "./dump > /b/x.sql"}),
+        ("[ $(hostname) = $P ] && ./a.sh", {"line": "[ $(hostname) = $P ] && ./a.sh"}),
+        ("[ $(hostname) = web1 ] && ./a.sh; ./b.sh", {"line": "[ $(hostname) = web1 ] && ./a.sh; ./b.sh"}),
+        ("time -o F ./a.sh", {"words": ("time", "-o", "F", "./a.sh")}),
+        ("bash -ec './a.sh; ./b.sh'", {"words": ("bash", "-ec", "./a.sh; ./b.sh")}),
+        ("bash -c 'cd /srv && ./a.sh' > out.txt", {"line": "bash -c 'cd /srv && ./a.sh' > out.txt"}),
+        (". ./env && cd /srv && ./a.sh $X", {"line": "cd /srv && ./a.sh $X", "sources": (". ./env",)}),
         ("rm /tmp/*.pdf", {"line": "rm /tmp/*.pdf"}),
         ("(cd /srv && ./a.sh)", {"line": "(cd /srv && ./a.sh)"}),
         ("nice -n 10 ./a.sh", {"words": ("nice", "-n", "10", "./a.sh")}),
@@ -101,6 +108,10 @@ def test_it_stays(line: str, why: str) -> None:
 def test_what_follows_a_percent_is_read() -> None:
     found = understood("mysql shop", ("delete from carts;", "it's done"))
     assert found.line == "printf '%s\\n' 'delete from carts;' 'it'\"'\"'s done' | mysql shop"
+
+
+def test_all_that_reads_it_gets_it() -> None:
+    assert understood("sleep 5; mysql shop", ("x",)).line == "printf '%s\\n' x | { sleep 5; mysql shop; }"
 
 
 @pytest.mark.parametrize(

@@ -274,6 +274,26 @@ def test_a_line_of_cron_runs_the_first_slot_of_a_release() -> None:
     assert run_slot(job, early=MINUTE).slot == newest_slot(job)
 
 
+def test_a_second_change_while_it_waits_keeps_the_first_end() -> None:
+    job = scheduled(schedule=timedelta(minutes=1), catch_up="all")
+    fall_behind(job, 4)
+    assert give(job, "@yearly", "UTC")
+    until = newest_slot(job, back=2) + timedelta(seconds=30)
+    gates().update(schedule_until=until)
+    assert give(job)
+    assert gate().schedule_until == until
+    ticked()
+    assert [slot for slot, _, _ in slots_run()] == [newest_slot(job, back=3), newest_slot(job, back=2)]
+    assert follows()
+
+
+def test_a_line_of_cron_runs_the_first_slot_after_what_was_too_late() -> None:
+    former = scheduled(catch_up="none", misfire_grace=timedelta(seconds=1))
+    fall_behind(former)
+    job = scheduled(schedule=hourly(ago=timedelta()), catch_up="none")
+    assert run_slot(job, early=MINUTE).slot == newest_slot(job)
+
+
 # --- others at the gate
 
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.slow, pytest.mark.on_database("sqlite", "postgresql", "mysql")]
 MIGRATIONS = "django_singlejob/migrations"
-# With SQLite, the whole contract; elsewhere, what writes to each table.
-FILES = {"sqlite": [""], "other": ["test_gate.py", "test_one_offs.py", "test_run_history.py", "test_passes.py"]}
+# What writes to each table.
+FILES = ["test_gate.py", "test_one_offs.py", "test_run_history.py", "test_passes.py"]
 
 
 def git(*words: str) -> str:
@@ -59,7 +59,7 @@ def former(tmp_path: Path) -> Path:
 
 def test_the_contract_of_the_package_as_it_was_holds(former: Path, request: pytest.FixtureRequest) -> None:
     database = request.config.getoption("--database")
-    files = [f"tests/contract/{name}" for name in FILES.get(database, FILES["other"])]
+    files = [f"tests/contract/{name}" for name in FILES]
     words = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "not slow", "-p", "no:cacheprovider", *files]
     env = {
         name: value

@@ -643,13 +643,19 @@ OTHERS = (
     Mutant(
         name="new-schedule-from-the-claim-on",
         breaks="Slots of the new schedule that come due before those of the former one are done are dropped.",
-        edits=(Edit(POSITION, "next_slot=next_slot(schedule, until)", "next_slot=next_slot(schedule, status.now)"),),
+        edits=(Edit(POSITION, "first_slot(schedule, until, early)", "first_slot(schedule, status.now, early)"),),
         tests=(Witness(f"{OWN_TESTS}::test_what_the_new_one_had_due_meanwhile_is_run_too"),),
     ),
     Mutant(
         name="stale-end-of-a-schedule",
         breaks="An end that is earlier than the due slot holds the job up for ever.",
-        edits=(Edit(POSITION, " and until and due and due <= until", " and until"),),
+        edits=(
+            Edit(
+                POSITION,
+                "bool(status.next_slot and status.schedule_until and status.next_slot <= status.schedule_until)",
+                "bool(status.schedule_until)",
+            ),
+        ),
         tests=(Witness(f"{OWN_TESTS}::test_a_mark_from_before_what_is_due_holds_up_nothing"),),
     ),
     Mutant(

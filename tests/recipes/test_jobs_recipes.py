@@ -161,8 +161,9 @@ def test_one_line_runs_each_job_that_is_due(project: Project) -> None:
     project.write("reports/jobs.py", text)
     fall_behind(run(text).hourly_report)
     said = project.cron(snippet("recipes/jobs.md", "Run a job on a schedule", "text"))
-    assert "The report is ready." in said
+    assert "The report is ready." not in said
     assert JobRun.objects.get().slot
+    assert JobRun.objects.get().output == "The report is ready.\n"
 
 
 def test_what_a_job_printed_is_kept(project: Project) -> None:

@@ -13,7 +13,7 @@ from django_singlejob.jobs import registry
 from django_singlejob.jobs.registry import Job
 from django_singlejob.jobs.schedule import Schedule, parse
 from django_singlejob.jobs.words import schedule_in_words
-from django_singlejob.locking.position import has_due
+from django_singlejob.locking.position import has_due, is_waiting
 from django_singlejob.management.arguments import CallableCommand, reason, text
 from django_singlejob.management.exit_status import EX_TEMPFAIL, EX_USAGE, discover_jobs, explained, refuse_settings
 from django_singlejob.management.output import Output, add_format
@@ -83,7 +83,7 @@ class Command(CallableCommand):
         coming = preview(now, self._status.now) if now else None
         for line in _column(coming) if coming else ["It has no schedule."]:
             self._output.line(f"  {line}")
-        if self._status.schedule_until:
+        if is_waiting(self._status):
             self._output.line(f"A slot is due. It is run first, as above; then: {self._origin(job)}")
         self._output.end(self._facts(job) | {"slots": _slots(coming)})
 
