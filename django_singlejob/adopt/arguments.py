@@ -57,7 +57,7 @@ def carry_out(
     given: Mapping[str, Any], out: Writable, errors: Writable, commands: Collection[str] | None = None
 ) -> int:
     """Write the jobs of the crontab. ``given``: the options; ``commands``: see ``adopt``. Returns the exit status: 0; 1
-    if ``--check`` has found a difference; 66 if there is no such file or zone."""
+    if ``--check`` has found a difference; 66 if the file cannot be read, or if the zone is unknown."""
     file, zone = given["file"], given["time_zone"] or _zone_here()
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text()

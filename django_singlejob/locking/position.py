@@ -186,7 +186,7 @@ _listeners: list[Callable[[str, Misfires], object]] = []
 
 
 def report(status: "JobStatus", claim: Claim) -> None:
-    """Tell what the claim has changed."""
+    """Log what the claim has changed, and send the signals."""
     report_misfires(status.name, claim.misfires)
     if claim.schedule and claim.since:
         report_change(status, _going_on(claim.schedule, claim.next_slot), claim.since)

@@ -41,7 +41,7 @@ def earlier_commits() -> Iterator[str]:
 def former(tmp_path: Path) -> Path:
     """The tree as it was before the last column was added, with the migrations of today."""
     if not (Path(ROOT) / ".git").exists() or shutil.which("git") is None:
-        pytest.skip("This is no clone of the repository.")
+        pytest.skip("This is not a clone of the repository.")
     now = columns((Path(ROOT) / MIGRATIONS / "0001_initial.py").read_text())
     for commit in earlier_commits():
         try:

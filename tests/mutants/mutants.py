@@ -694,7 +694,7 @@ OTHERS = (
     ),
     Mutant(
         name="cron-puts-the-codes-schedule-back",
-        breaks="Whoever asks for a slot puts the code's schedule back.",
+        breaks="A caller that asks for a slot puts the code's schedule back.",
         edits=(Edit(ACQUIRE, "schedule = request.policy.at(own).schedule", "schedule = request.policy.schedule"),),
         tests=(Witness(f"{OWN_TESTS}::test_no_line_of_cron_puts_the_codes_back"),),
     ),

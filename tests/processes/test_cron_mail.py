@@ -1,4 +1,4 @@
-"""What a pass writes where there is no terminal, because cron mails it: nothing of success, and a failure once."""
+"""What a pass writes without a terminal, where cron mails it: nothing about success, and each failure once."""
 
 from __future__ import annotations
 

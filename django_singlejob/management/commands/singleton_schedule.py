@@ -106,7 +106,7 @@ class Command(CallableCommand):
         now, then = schedule_of(self._status) or job.policy.schedule, wanted or job.policy.schedule
         before, after = (preview(each, self._status.now) for each in (now, then))
         self._output.line(f"{job.name}: from {schedule_in_words(now)} to {schedule_in_words(then)}")
-        for left, right in zip_longest(_column(before), _column(after), fillvalue=""):
+        for left, right in zip_longest(["Now", *_column(before)], ["Then", *_column(after)], fillvalue=""):
             self._output.line(f"  {left:<34}  {right}".rstrip())
         if has_due(self._status):
             self._output.line("A slot is due. It is run first.")
