@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from django_singlejob.adopt.found import Left
 from django_singlejob.adopt.shell import (
     Redirection,
     Unbalanced,
@@ -34,10 +35,6 @@ _RANDOM_SLEEP = re.compile(
     r"""sleep\s+["']?(?:\$\(\(\s*\(?\s*\$?\{?RANDOM\}?\s*%\s*(\d+)\s*\)?(?:\s*\+\s*\d+)?\s*\)\)"""
     r"""|`?\$?\(?shuf -i ?\d+-(\d+) -n ?1\)?`?)["']?s?"""
 )
-
-
-class Left(ValueError):
-    """The line should stay as it is, and why."""
 
 
 @dataclass(frozen=True)

@@ -40,9 +40,7 @@ class Rule(NamedTuple):
         words = _NICKNAMES.get(text, text).split()
         if len(words) != len(_FIELDS):
             raise ValueError(f"{text!r} does not have five fields")
-        allowed = {name: _numbers(name, word) for name, word in zip(_FIELDS, words, strict=True)}
-        if 7 in allowed["weekday"]:
-            allowed["weekday"].add(0)
+        allowed = {name: numbers(name, word) for name, word in zip(_FIELDS, words, strict=True)}
         stars = {name: word.startswith("*") for name, word in zip(_FIELDS, words, strict=True)}
         return cls(allowed, stars)
 
@@ -59,8 +57,10 @@ class Rule(NamedTuple):
         return not (self.has_star["minute"] or self.has_star["hour"])
 
 
-def _numbers(name: str, word: str) -> set[int]:
-    return {number for term in word.split(",") for number in _term(name, term)}
+def numbers(name: str, word: str) -> set[int]:
+    """Those that a field allows; Sunday is 0. Raises ``ValueError`` if it is not understood."""
+    found = {number for term in word.split(",") for number in _term(name, term)}
+    return {number % 7 for number in found} if name == "weekday" else found
 
 
 def _term(name: str, term: str) -> range:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 from django.core.management import call_command, get_commands
 
-from django_singlejob.adopt.jobs import adopt, differences, jobs_py
+from django_singlejob.adopt.jobs import differences, jobs_py
+from django_singlejob.adopt.lines import adopt
 from django_singlejob.jobs import registry
 from tests.children import ROOT
 from tests.recipes.snippets import snippet
@@ -47,10 +48,10 @@ def run(text: str) -> None:
 
 
 def test_it_runs_as_it_is() -> None:
-    jobs, left = adopt(CRONTAB, zone="America/New_York", commands=get_commands())
-    run(jobs_py(jobs, left))
+    adopted = adopt(CRONTAB, zone="America/New_York", commands=get_commands())
+    run(jobs_py(adopted))
     found = {job.name: job for job in registry.all_jobs()}
-    assert found.keys() == {job.name for job in jobs}
+    assert found.keys() == {job.name for job in adopted.jobs}
     report = found["report"]
     assert (report.schedule, report.time_zone, report.notify) == (
         "0 3 * * mon-fri",
@@ -62,49 +63,48 @@ def test_it_runs_as_it_is() -> None:
     assert feed.lock == other.lock == "feed"
     assert (feed.time_zone, feed.notify) == ("Europe/Rome", ())
     assert found["backup"].on == ("web1",)
-    assert [each.number for each in left] == [14, 15, 16]
+    assert [each.source.partition(":")[0] for each in adopted.left] == ["Line 14", "Line 15", "Line 16"]
 
 
 def test_of_all_lines_each_is_a_job_or_stays() -> None:
-    jobs, left = adopt(CRONTAB, zone="UTC")
-    numbers = sorted([*(job.entry.number for job in jobs), *(each.number for each in left)])
-    assert numbers == [4, 5, 6, 9, 10, 11, 12, 13, 14, 15, 16]
-    text = jobs_py(jobs, left)
+    found = adopt(CRONTAB, zone="UTC")
+    sources = [*(job.source for job in found.jobs), *(each.source for each in found.left)]
+    numbers = [each.partition(":")[0] for each in sources]
+    assert numbers == [f"Line {number}" for number in (4, 5, 6, 9, 10, 11, 12, 13, 14, 15, 16)]
+    text = jobs_py(found)
     assert all(line in text for line in CRONTAB.splitlines() if line[0] in "*0135@t")
 
 
 def test_a_column_with_users_is_read() -> None:
     text = "0 3 * * * www-data cd /srv/shop && python manage.py clearsessions\n"
-    ((job,), _) = adopt(text, zone="UTC", has_users=True)
-    assert job.entry.user == "www-data"
-    assert "www-data ran it: it runs as the user of the worker." in jobs_py([job], [])
+    found = adopt(text, zone="UTC", has_users=True)
+    assert "www-data ran it: it runs as the user of the worker." in jobs_py(found)
 
 
 def test_a_minute_by_chance_is_an_h() -> None:
-    ((job,), _) = adopt(r"10 5 * * * sleep $((RANDOM \% 300)); ./a.sh", zone="UTC")
-    assert job.schedule == "H(10-14) 5 * * *"
-    run(jobs_py([job], []))
+    found = adopt(r"10 5 * * * sleep $((RANDOM \% 300)); ./a.sh", zone="UTC")
+    run(jobs_py(found))
     assert registry.get("a").schedule in [f"{minute} 5 * * *" for minute in range(10, 15)]
 
 
 def test_a_command_that_the_project_does_not_have_stays() -> None:
-    jobs, (left,) = adopt("0 3 * * * python manage.py rebuild_everything", zone="UTC", commands=get_commands())
+    jobs, (left,), _ = adopt("0 3 * * * python manage.py rebuild_everything", zone="UTC", commands=get_commands())
     assert jobs == []
     assert left.why == "this project has no command 'rebuild_everything'"
 
 
 def test_nothing_of_nothing() -> None:
-    assert jobs_py(*adopt("# no line\n\n", zone="UTC")).strip().startswith("# The one line for the crontab")
+    assert jobs_py(adopt("# no line\n\n", zone="UTC")).strip().startswith("# The one line for the crontab")
 
 
 def test_lines_as_people_write_them() -> None:
     """Collected by somebody who did not know how they are understood."""
     wrong = []
     for each in json.loads((ROOT / "tests/adopt/collected.json").read_text()):
-        jobs, left = adopt(each["line"], zone="Europe/Berlin", has_users=each["users"])
-        compile(jobs_py(jobs, left), "jobs.py", "exec")
-        assert [*differences(jobs, datetime(2026, 11, 28, tzinfo=UTC))] == []
-        if each["expect"] not in ("either", "job" if jobs else "stay"):
+        found = adopt(each["line"], zone="Europe/Berlin", has_users=each["users"])
+        compile(jobs_py(found), "jobs.py", "exec")
+        assert [*differences(found.jobs, datetime(2026, 11, 28, tzinfo=UTC))] == []
+        if each["expect"] not in ("either", "job" if found.jobs else "stay"):
             wrong.append(each["line"])
     assert [line.split()[-1] for line in wrong] == ["/var/log/scan/scan.csv"]  # it scans the disk of each server
 
@@ -125,7 +125,7 @@ def test_it_needs_no_project(tmp_path: Path) -> None:
     file = tmp_path / "crontab"
     file.write_text(CRONTAB)
     said, complained = adopted(str(file), "--time-zone", "Europe/Rome", "--check")
-    assert complained == "8 lines become jobs, 3 stay, 0 are due at other instants.\n"
+    assert complained == "8 become jobs, 3 stay, 0 are due at other instants.\n"
     assert 'command_job(\n    "clearsessions",\n    schedule="*/5 * * * *",\n    time_zone="Europe/Rome",' in said
     assert adopted("--time-zone", "Europe/Rome", stdin=CRONTAB) == (said, "")
 
@@ -147,4 +147,4 @@ def test_in_a_project_it_is_a_command(tmp_path: Path, capsys: pytest.CaptureFixt
     call_command("singleton_adopt", str(file), users=True, time_zone="UTC", check=True)
     said, complained = capsys.readouterr()
     assert 'command_job("clearsessions", schedule="0 3 * * *", time_zone="UTC")' in said
-    assert complained.startswith("1 lines become jobs, 0 stay")
+    assert complained.startswith("1 become jobs, 0 stay")

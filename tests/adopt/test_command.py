@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from django_singlejob.adopt.command import Left, understood
+from django_singlejob.adopt.command import understood
+from django_singlejob.adopt.found import Left
 
 DUMP = "pg_dump shop | gzip > /backup/shop.gz"
 

@@ -1,4 +1,4 @@
-"""``manage.py singleton_adopt``: turn the lines of a crontab into jobs."""
+"""``manage.py singleton_adopt``: turn the lines of a crontab, or what Celery beat sends, into jobs."""
 
 import sys
 from typing import Any
@@ -15,7 +15,7 @@ class Command(CallableCommand):
     requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
-        add_arguments(parser)
+        add_arguments(parser, has_project=True)
 
     def handle(self, **given: Any) -> None:
         if status := carry_out(given, self.stdout, self.stderr, get_commands()):
