@@ -131,7 +131,7 @@ def test_it_needs_no_project(tmp_path: Path) -> None:
 
 
 def test_the_page_says_how() -> None:
-    line = snippet("coming-from.md", "crontab with flock", "console")
+    line = snippet("coming-from/crontab.md", "See what would become of it", "console")
     assert line == "$ crontab -l | python -m django_singlejob.adopt --check\n"
     assert "clearsessions" in adopted("--check", stdin=CRONTAB)[0]
 

@@ -22,6 +22,7 @@ from django_singlejob.adopt.jobs import differences, jobs_py
 from django_singlejob.jobs import registry
 from django_singlejob.jobs.schedule import next_slot, parse
 from tests.databases import APPS
+from tests.recipes.snippets import snippet
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -284,6 +285,8 @@ def test_the_command_reads_them(settings: Any, capsys: pytest.CaptureFixture[str
         "b": entry(schedule(timedelta(minutes=5))),
         "c": entry(Sunset()),
     }
+    line = snippet("coming-from/celery-beat.md", "Come from Celery beat", "console")
+    assert line == "$ python manage.py singleton_adopt --celery --check\n"
     call_command("singleton_adopt", celery=True, check=True)
     said, complained = capsys.readouterr()
     assert "def a():\n    shop.tasks.report.delay()" in said

@@ -21,7 +21,7 @@ DOCS = ROOT / "docs"
 PAGES = [
     "README.md",
     "tutorial.md",
-    "coming-from.md",
+    *(f"coming-from/{path.name}" for path in sorted((DOCS / "coming-from").glob("*.md"))),
     *(f"recipes/{path.name}" for path in sorted((DOCS / "recipes").glob("*.md"))),
 ]
 
