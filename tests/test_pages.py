@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.pages import DOCS, LINK, PROJECT, everything, llms, pages
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 # They are made of files, so it does not matter on which database.
 pytestmark = pytest.mark.on_database("sqlite")
@@ -35,6 +39,13 @@ def test_a_page_for_contributors_is_neither_in_it_nor_found_by_a_search() -> Non
         assert path.read_text().startswith("---\nsearch:\n  exclude: true\n---\n\n# "), path
 
 
+@pytest.mark.parametrize("path", [*DOCS.rglob("*.md")], ids=lambda path: str(path.relative_to(DOCS)))
+def test_a_page_begins_with_what_it_answers(path: Path) -> None:
+    first = re.sub(r"\A---\n.*?\n---\n+", "", path.read_text(), flags=re.DOTALL).split("\n\n")[1]
+    assert not first.startswith(("#", "|", "```", "* ")), first
+    assert len(re.sub(r"\]\([^)]*\)", "", first).split()) <= 60, first
+
+
 def test_what_a_user_reads_is_short() -> None:
     """In words, of which the lines of tables are none. If this fails, see whether something can go."""
-    assert sum(len(re.findall(r"\S*\w\S*", each.text)) for each in pages()) <= 23_424
+    assert sum(len(re.findall(r"\S*\w\S*", each.text)) for each in pages()) <= 23_892
