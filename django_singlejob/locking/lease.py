@@ -52,12 +52,12 @@ class LeaseState:
         is_only_writer: whether the child is in a fenced transaction that keeps its supervisor from writing.
         stopped_by: the user who has asked to stop the run; empty if nobody has, as far as is known.
         progress: how far the run is, as it has said itself.
-        last_line: the last line that it printed; empty if that is not known.
+        output: the end of what it has printed; empty if that is not known.
     """
 
     stopped_by: str = ""
     progress: Progress = Progress()
-    last_line: str = ""
+    output: str = ""
     #: Whether a heartbeat with news has not got through, as far as is known.
     is_reserved = False
     # What is recorded.
@@ -73,14 +73,14 @@ class LeaseState:
         self.stopped_by = other.stopped_by
 
     @property
-    def progress_with_line(self) -> Progress:
-        """How far the run is, with the last line that it printed."""
-        return self.progress._replace(line=self.last_line)
+    def progress_with_output(self) -> Progress:
+        """How far the run is, with the end of what it has printed."""
+        return self.progress._replace(output=self.output)
 
     def news(self) -> Mapping[str, Any] | None:
         """The progress, for a heartbeat to record. ``None`` if it has not changed, or if a heartbeat with news has just
         failed: perhaps the database refuses them, and the lease must be kept."""
-        progress = self.progress_with_line.stored
+        progress = self.progress_with_output.stored
         return None if self.is_reserved or progress == self._told else progress
 
     def told(self, news: Mapping[str, Any] | None) -> None:
@@ -176,7 +176,7 @@ class Lease:
     @property
     def progress(self) -> Progress:
         """How far the run is."""
-        return self._state.progress_with_line
+        return self._state.progress_with_output
 
     def take_progress(self, progress: Progress) -> None:
         """Have the next heartbeat record how far the run is."""

@@ -289,8 +289,12 @@ def _holder(lock: "JobLock") -> HolderFacts:
         attempt=lock.attempt,
         age=lock.now - lock.acquired_at,
         stopped_by=lock.stopped_by,
-        progress=ProgressFacts(**Progress.read(lock.progress)._asdict()),
+        progress=_progress(Progress.read(lock.progress)),
     )
+
+
+def _progress(told: Progress) -> ProgressFacts:
+    return ProgressFacts(done=told.done, total=told.total, text=told.text, line=told.line)
 
 
 def _queue(queue: Queue, workers: int) -> QueueFacts:

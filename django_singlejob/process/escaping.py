@@ -10,6 +10,8 @@ _JOINERS = "\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}"
 
 # Of a value in a message, in characters, and of names in a list.
 _LONGEST, _MOST_NAMES = 2_000, 10
+# An escape has at most so many characters.
+_LONGEST_ESCAPE = 10
 
 
 def cut(text: str, length: int = _LONGEST) -> str:
@@ -31,6 +33,12 @@ def printable(text: object, length: int, *, keep: str = "") -> str:
     are not escaped."""
     # Cut before escaping too: a huge text is not worth escaping only to be cut.
     return _escaped(str(text)[:length], lambda each: each in keep or _fits_a_table(each))[:length]
+
+
+def printable_end(text: str, length: int) -> str:
+    """The same of the end of a text of several lines."""
+    escaped = printable(text[-length:], length * _LONGEST_ESCAPE, keep="\n\t")
+    return escaped[-length:] if length else ""
 
 
 def shown(text: object, *, keep: str = "") -> str:

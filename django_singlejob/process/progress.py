@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
-from django_singlejob.process.escaping import printable
+from django_singlejob.process.escaping import printable, printable_end
 
 # From here on, not every whole number has a float of its own.
 _WHOLE = 2**53
-# The text of ``progress()``, and a line of output, are cut to these lengths.
-TEXT_LENGTH, LINE_LENGTH = 80, 200
+# The text of ``progress()``, a line of output, and the end of the output are cut to these lengths.
+TEXT_LENGTH, LINE_LENGTH, OUTPUT_LENGTH = 80, 200, 1_000
 
 
 class Progress(NamedTuple):
@@ -21,28 +21,34 @@ class Progress(NamedTuple):
         done: how much is done, in whatever unit; ``None`` if the run has not said.
         total: how much there is to do; ``None`` if that is not known.
         text: what is being done; may be empty.
-        line: the last line that the run printed; may be empty.
+        output: the end of what the run has printed; may be empty.
     """
 
     done: float | None = None
     total: float | None = None
     text: str = ""
-    line: str = ""
+    output: str = ""
 
     @classmethod
     def read(cls, stored: object) -> Self:
         """What a lock's row says. A value that no heartbeat writes counts as nothing."""
         found = stored if isinstance(stored, Mapping) else {}
         done, total = (_number(found.get(name)) for name in ("done", "total"))
-        text, line = (str(found.get(name) or "") for name in ("text", "line"))
-        return cls(done, total, text[:TEXT_LENGTH], line[:LINE_LENGTH])
+        text, output = (str(found.get(name) or "") for name in ("text", "output"))
+        return cls(done, total, text[:TEXT_LENGTH], output[-OUTPUT_LENGTH:])
 
     @property
     def stored(self) -> dict[str, Any]:
         """What a heartbeat records: only what is known, and nothing that a database refuses."""
-        texts = {"text": printable(self.text, TEXT_LENGTH), "line": printable(self.line, LINE_LENGTH)}
+        texts = {"text": printable(self.text, TEXT_LENGTH), "output": printable_end(self.output, OUTPUT_LENGTH)}
         known = {"done": _number(self.done), "total": _number(self.total), **texts}
         return {name: value for name, value in known.items() if value not in (None, "")}
+
+    @property
+    def line(self) -> str:
+        """The last line of the output."""
+        last = next((line.strip() for line in reversed(self.output.splitlines()) if line.strip()), "")
+        return last[:LINE_LENGTH]
 
     @property
     def share(self) -> float | None:

@@ -17,8 +17,9 @@ from django_singlejob.conf import options
 from django_singlejob.process import messages, rooms
 from django_singlejob.process.calls import Calls
 from django_singlejob.process.clock import local_now, wait
-from django_singlejob.process.escaping import printable
+from django_singlejob.process.escaping import printable_end
 from django_singlejob.process.logs import about
+from django_singlejob.process.progress import OUTPUT_LENGTH
 from django_singlejob.process.received_signals import start_thread
 from django_singlejob.running.shared import SharedMemory
 from django_singlejob.running.waker import Waker, wait_for
@@ -30,10 +31,8 @@ STDOUT, STDERR = 1, 2
 CHUNK = 65_536
 # How much is still read once the child is over: as much as a pipe holds, and no more. Others may print for ever. Bytes.
 MOST_LEFT = 1_048_576
-# No character takes more bytes, nor more characters once it is escaped.
-_WIDEST, _LONGEST_ESCAPE = 4, 10
-# Where the last line is looked for: at the end. Bytes.
-_MOST_OF_LINES = 8_000
+# No character takes more bytes.
+_WIDEST = 4
 # A wait that is as good as endless. Seconds.
 _DAY = 86_400.0
 # If nobody has read anything for this long, what a worker's children print is lost; and no longer than this, a run that
@@ -192,18 +191,13 @@ class Output:
     @property
     def text(self) -> str:
         """The last part of what it has printed, as it is stored."""
-        text = self._kept.decode(errors="replace")[-options().output :]
-        return printable(text, len(text) * _LONGEST_ESCAPE, keep="\n\t")[-options().output :]
+        return printable_end(self._kept.decode(errors="replace"), options().output)
 
     def tell(self, most: int | None) -> None:
         """Write to standard error what was held back: its last ``most`` characters, or all that is kept."""
         text = self.text.rstrip()[-most if most else 0 :]
         if self._printer.is_quiet and text:
             self._printer.write(STDERR, f"{text}\n".encode(), self._title, lambda: local_now() + _STALLED)
-
-    def _last_line(self) -> str:
-        lines = self._kept[-_MOST_OF_LINES:].decode(errors="replace").splitlines()
-        return next((line.rstrip() for line in reversed(lines) if line.strip()), "")
 
     # --- in the thread
 
@@ -247,7 +241,7 @@ class Output:
         if len(self._kept) > 2 * self._most_bytes:
             del self._kept[: len(self._kept) - self._most_bytes]
         if data:
-            self._memory.last_line = self._last_line()
+            self._memory.output = self._kept[-OUTPUT_LENGTH * _WIDEST :].decode(errors="replace")
             if self._file:
                 self._file.write(data)
         if not data or not (self._pass_on(stream, data) or not self._is_command):

@@ -395,7 +395,7 @@ def _not_begun(child: Child, code: int | None) -> BaseException:
     later."""
     if child.memory.reason == STOPPED:
         return for_caller(exception_for(STOPPED, child.lease))
-    words = printable(child.memory.last_line, LINE_LENGTH)
+    words = printable(child.lease.progress.line, LINE_LENGTH)
     why = f"Its process {how_it_ended(code)} before that{f': {words}' if words else '.'}"
     is_by_signal = child.memory.reason in ENDING_SIGNALS or (child.signum is not None and child.patience is None)
     was_idle = isinstance(child.process, ExecutorRun) and child.process.was_idle and not child.memory.reason

@@ -65,7 +65,7 @@ def end() -> None:
 
 @each_page
 def test_there_are_a_bar_figures_and_the_last_line(viewer: Client, kind: str) -> None:
-    begin({"done": 120, "total": 500, "text": "importing", "line": "row 120: Ada Lovelace"})
+    begin({"done": 120, "total": 500, "text": "importing", "output": "row 120: Ada Lovelace"})
     assert bars(viewer, kind) == [("0.240", "120 of 500, importing")]
     words = text(viewer, kind)
     assert "120 of 500, importing" in words.splitlines()
@@ -87,7 +87,7 @@ def test_nothing_is_shown_if_there_is_nothing_to_begin(viewer: Client, kind: str
         ({"done": 120, "text": "importing"}, "120, importing"),
         ({"done": 0, "total": 0}, "0 of 0"),
         ({"done": 1234, "total": 0}, "1,234 of 0"),
-        ({"line": "row 120"}, "row 120"),
+        ({"output": "row 120"}, "row 120"),
     ],
 )
 def test_there_is_no_bar_if_the_share_is_not_known(viewer: Client, kind: str, progress: object, expected: str) -> None:
@@ -103,7 +103,7 @@ def test_more_than_all_is_a_full_bar(viewer: Client, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["locks", "run"])
-@pytest.mark.parametrize("stored", [[HOSTILE], HOSTILE, {"text": [HOSTILE], "line": {HOSTILE: HOSTILE}, "done": {}}])
+@pytest.mark.parametrize("stored", [[HOSTILE], HOSTILE, {"text": [HOSTILE], "output": {HOSTILE: HOSTILE}, "done": {}}])
 def test_what_somebody_wrote_by_hand_does_no_harm(viewer: Client, kind: str, stored: Any) -> None:
     begin(stored)
     page = shown(viewer, address(kind))
@@ -114,7 +114,12 @@ def test_what_somebody_wrote_by_hand_does_no_harm(viewer: Client, kind: str, sto
 @each_page
 def test_hostile_texts_are_escaped_and_cut(viewer: Client, kind: str) -> None:
     begin(
-        {"done": 1, "total": 3, "text": HOSTILE.strip("\0") + "a" * 10_000, "line": HOSTILE.strip("\0") + "b" * 10_000}
+        {
+            "done": 1,
+            "total": 3,
+            "text": HOSTILE.strip("\0") + "a" * 10_000,
+            "output": HOSTILE.strip("\0") + "b" * 199,
+        }
     )
     page = shown(viewer, address(kind))
     assert not {"\u202e", "\u2066", "\x1b"} & set(page)
@@ -127,7 +132,7 @@ def test_hostile_texts_are_escaped_and_cut(viewer: Client, kind: str) -> None:
 
 
 def test_a_list_shows_less_of_the_last_line_than_a_page(viewer: Client) -> None:
-    begin({"line": "b" * 150})
+    begin({"output": "b" * 150})
     for kind, is_whole in {"job": False, "jobs": False, "lock": False, "locks": False, "run": True}.items():
         assert ("b" * 150 in text(viewer, kind).replace("\n", "")) == is_whole, kind
 
@@ -135,7 +140,7 @@ def test_a_list_shows_less_of_the_last_line_than_a_page(viewer: Client) -> None:
 @each_page
 def test_a_dead_holder_has_no_bar(viewer: Client, kind: str) -> None:
     """It does not run. But it is worth knowing how far it has come."""
-    begin({"done": 120, "total": 500, "text": "importing", "line": "row 120"})
+    begin({"done": 120, "total": 500, "text": "importing", "output": "row 120"})
     expire()
     assert bars(viewer, kind) == []
     for words in "120 of 500, importing", "row 120":

@@ -159,11 +159,16 @@ def _sum_up(habit: Habit, now: datetime) -> None:
 
 
 def _disturb(now: datetime) -> None:
-    copied = {"done": 21_300_000_000, "total": 64_000_000_000, "text": "copying", "line": "pg_dump: dumping shop_order"}
+    copied = {
+        "done": 21_300_000_000,
+        "total": 64_000_000_000,
+        "text": "copying",
+        "output": "pg_dump: dumping shop_order",
+    }
     _hold("backup", "web-3", 8123, now - 3 * HOUR, copied, silence=2 * HOUR + 50 * MINUTE)
     counted = {"done": 310, "total": 1200, "text": "counting"}
     _hold("sales_report", "web-1", 2210, now - 4 * MINUTE, counted)
-    compared = {"done": 4711, "text": "comparing", "line": "Article 4711: 3 here, 4 there"}
+    compared = {"done": 4711, "text": "comparing", "output": "Article 4711: 3 here, 4 there"}
     _hold("stock_sync", "web-2", 2215, now - timedelta(seconds=40), compared)
     policy = registry.get("exchange_rates").policy
     assert policy

@@ -84,7 +84,7 @@ def test_it_changes_without_being_loaded_again(stage: Stage, superuser: User) ->
     page = open_page(stage, superuser)
     expect(now(page)).not_to_contain_text("Progress")
     JobLock.objects.update(
-        progress={"done": 1, "total": 3, "line": "<b>one</b>"}, acquired_at=timezone.now() - 7 * MINUTE
+        progress={"done": 1, "total": 3, "output": "<b>one</b>"}, acquired_at=timezone.now() - 7 * MINUTE
     )
     page.clock.fast_forward(REFRESHES_EACH)
     expect(now(page)).to_contain_text("1 of 3")
@@ -98,7 +98,7 @@ def test_it_changes_without_being_loaded_again(stage: Stage, superuser: User) ->
 
 def test_it_waits_for_a_user_who_has_selected_a_text(stage: Stage, superuser: User) -> None:
     start_run("invoices")
-    JobLock.objects.update(progress={"line": "the text that somebody wants to copy"})
+    JobLock.objects.update(progress={"output": "the text that somebody wants to copy"})
     page = open_page(stage, superuser)
     page.evaluate("getSelection().selectAllChildren(document.getElementById('singlejob-live'))")
     end()

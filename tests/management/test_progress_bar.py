@@ -17,7 +17,7 @@ from django_singlejob.process.progress import Progress
         (Progress(120, text="importing"), 60, "120, importing"),
         (Progress(0, 0), 60, "0 of 0"),
         (Progress(), 60, ""),
-        (Progress(line="row 3"), 60, ""),
+        (Progress(output="row 3"), 60, ""),
         (Progress(120, 500, "importing" * 8), 60, "120 of 500, importingimporti... [####----------------]  24 %"),
         (Progress(120, 500, "importing"), 40, "[####----------------]  24 %"),
         (Progress(120, text="importing" * 8), 30, "120, importingimportingimpo..."),

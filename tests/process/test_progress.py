@@ -1,11 +1,11 @@
 import pytest
 
-from django_singlejob.process.progress import LINE_LENGTH, TEXT_LENGTH, Progress
+from django_singlejob.process.progress import OUTPUT_LENGTH, TEXT_LENGTH, Progress
 
 
 def test_what_is_stored_comes_back() -> None:
     progress = Progress(3, 10, "importing", "row 3")
-    assert progress.stored == {"done": 3, "total": 10, "text": "importing", "line": "row 3"}
+    assert progress.stored == {"done": 3, "total": 10, "text": "importing", "output": "row 3"}
     assert Progress.read(progress.stored) == progress
 
 
@@ -21,10 +21,10 @@ def test_no_database_stores_such_a_number(number: float) -> None:
 
 
 def test_texts_are_escaped_and_cut() -> None:
-    stored = Progress(text="a\0b" + "x" * 100, line="\x1b[31m" + "y" * 300).stored
+    stored = Progress(text="a\0b" + "x" * 100, output="y" * 1_000 + "\x1b[31m\n").stored
     assert stored["text"].startswith(r"a\x00bx")
-    assert stored["line"].startswith(r"\x1b[31my")
-    assert (len(stored["text"]), len(stored["line"])) == (TEXT_LENGTH, LINE_LENGTH)
+    assert stored["output"].endswith("y\\x1b[31m\n")
+    assert (len(stored["text"]), len(stored["output"])) == (TEXT_LENGTH, OUTPUT_LENGTH)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_share(progress: Progress, share: float | None) -> None:
     ("progress", "in_words", "in_short"),
     [
         (Progress(), "", ""),
-        (Progress(line="row 3"), "", "row 3"),
+        (Progress(output="row 3"), "", "row 3"),
         (Progress(120, 500, "importing", "row 3"), "120 of 500, importing", "24 % importing"),
         (Progress(120, text="importing"), "120, importing", "120 importing"),
         (Progress(0), "0", "0"),

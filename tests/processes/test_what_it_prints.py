@@ -223,7 +223,7 @@ def test_a_pass_says_which_job_prints(spawn: Spawn) -> None:
 
 def test_heartbeats_tell_the_last_line(spawn: Spawn) -> None:
     child = spawn.command("run_singleton", "says_then_waits", "--now")
-    eventually(lambda: JobLock.objects.filter(progress={"line": "still here"}).exists())
+    eventually(lambda: JobLock.objects.filter(progress={"output": "still here\n"}).exists())
     child.send_signal(signal.SIGTERM)
     child.finish()
 

@@ -268,14 +268,16 @@ def test_how_far_runs_are_has_a_column_if_any_tells() -> None:
     for name in "nightly", "silent":
         start_run(name)
     assert "PROGRESS" not in told()
-    locks().filter(name="nightly").update(progress={"done": 120, "total": 500, "text": "importing", "line": "row 120"})
+    locks().filter(name="nightly").update(
+        progress={"done": 120, "total": 500, "text": "importing", "output": "row 120"}
+    )
     found = told()
     begin = next(line for line in found.splitlines() if line.startswith("JOB")).index("PROGRESS")
     shown = {line.split()[0]: line[begin:].split("  ")[0].strip() for line in found.splitlines() if " for " in line}
     assert shown == {"nightly": "24 % importing", "silent": ""}
     progress = {job["name"]: job["holder"]["progress"] for job in facts()["jobs"]}
     assert progress["nightly"] == {"done": 120, "total": 500, "text": "importing", "line": "row 120"}
-    locks().update(progress={"line": "row\u202e 120 | x"})
+    locks().update(progress={"output": "row\u202e 120 | x"})
     assert r"row\u202e 120 \x7c x" in told()
 
 
