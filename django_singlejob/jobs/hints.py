@@ -1,9 +1,11 @@
-"""What to write instead of a field of a cron expression that is not valid."""
+"""What to write instead of a schedule, or of a field of a cron expression, that is not valid."""
 
 import re
 from datetime import UTC, datetime
 
 from cronsim import CronSim, CronSimError
+
+from django_singlejob.conf import quoted
 
 FIELDS = ("minute", "hour", "day of month", "month", "day of week")
 _SOME_DAY = datetime(2000, 1, 1, tzinfo=UTC)
@@ -13,6 +15,24 @@ _NAMES = {
     "month": "january february march april may june july august september october november december",
     "day of week": "sunday monday tuesday wednesday thursday friday saturday",
 }
+
+_REBOOT = (
+    "jobs run at set times, and not when a machine or a worker starts. To start it on every machine, use systemd or "
+    "cron; for one copy among them, run_singleton NAME --standby -- COMMAND."
+)
+_ZONE = r"""(?s)(?:CRON_)?TZ=["']?([^\s"']+)["']?\s+(.+)"""
+
+
+def only_in_crontab(text: str) -> str:
+    """Why only a crontab can have this schedule, and what to do instead; empty if a job can have it, or nobody can."""
+    text = text.strip()
+    if text == "@reboot":
+        return _REBOOT
+    # Most projects have no such line, and need not wait until the pattern is compiled.
+    if text.startswith(("TZ=", "CRON_TZ=")) and (found := re.fullmatch(_ZONE, text)):
+        zone, schedule = map(quoted, found.groups())
+        return f"the time zone has a parameter of its own. Write schedule={schedule}, time_zone={zone}."
+    return ""
 
 
 def is_valid(field: str, value: str) -> bool:

@@ -23,7 +23,7 @@ from django.utils.duration import duration_iso_string
 
 from django_singlejob.conf import quoted
 from django_singlejob.exceptions import InvalidSchedule
-from django_singlejob.jobs.hints import FIELDS, hint, is_valid
+from django_singlejob.jobs.hints import FIELDS, hint, is_valid, only_in_crontab
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -154,6 +154,8 @@ def _zone(name: str) -> ZoneInfo:
 
 def _expression(text: str) -> str:
     words = text.split()
+    if way_out := only_in_crontab(text):
+        raise InvalidSchedule(f"{quoted(text)} is not a valid schedule: {way_out}")
     if len(words) == 1 and words[0].startswith("@"):
         if words[0] not in _NICKNAMES:
             raise InvalidSchedule(

@@ -128,6 +128,11 @@ _NICKNAMES = (
 _SECONDS = "Seconds are not supported: use a timedelta, and run singleton_worker, which looks every second."
 _NEAREST = "The nearest weekday is not supported: run the job on several days, and check the date in it."
 _NEVER = "is never due: there is no such day, or no such time on the clocks of"
+_REBOOT = (
+    "is not a valid schedule: jobs run at set times, and not when a machine or a worker starts. To start it on every "
+    "machine, use systemd or cron; for one copy among them, run_singleton NAME --standby -- COMMAND."
+)
+_ZONE = "is not a valid schedule: the time zone has a parameter of its own. Write"
 _FIVE_FIELDS = (
     "is not a valid schedule: a cron expression has 5 fields (minute, hour, day of month, month, day of week), "
     "but this one"
@@ -154,8 +159,16 @@ _FIVE_FIELDS = (
         ("0 0 */8 * 1#5", f"'0 0 */8 * 1#5' {_NEVER} UTC."),
         ("0 0 * *", f"'0 0 * *' {_FIVE_FIELDS} has 4."),
         ("0 0 0 * * *", f"'0 0 0 * * *' {_FIVE_FIELDS} has 6. {_SECONDS}"),
+        (
+            "CRON_TZ=Europe/Rome 0 3 * * *",
+            f"'CRON_TZ=Europe/Rome 0 3 * * *' {_ZONE} schedule='0 3 * * *', time_zone='Europe/Rome'.",
+        ),
+        ("TZ='Asia/Tokyo'  @daily", f"\"TZ='Asia/Tokyo'  @daily\" {_ZONE} schedule='@daily', time_zone='Asia/Tokyo'."),
+        ("TZ=UTC", f"'TZ=UTC' {_FIVE_FIELDS} has 1."),
+        ("TZ= 0 3 * * *", f"'TZ= 0 3 * * *' {_FIVE_FIELDS} has 6. {_SECONDS}"),
         ("@daily please", f"'@daily please' {_FIVE_FIELDS} has 2."),
-        ("@reboot", f"'@reboot' {_NICKNAMES}"),
+        ("@reboot", f"'@reboot' {_REBOOT}"),
+        ("@Reboot", f"'@Reboot' {_NICKNAMES}"),
         ("@Daily", f"'@Daily' {_NICKNAMES}"),
         (-MICROSECOND, "An interval of -1 day, 23:59:59.999999 is not a valid schedule: it must be longer than zero."),
         (
