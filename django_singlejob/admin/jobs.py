@@ -191,7 +191,7 @@ class JobStatusAdmin(StoppingAdmin):
 
     @admin.display(description=_("next slot"))
     def next_slot_at(self, row: Any) -> str:
-        return noted(moment(row.next_slot, row.now, _zone(row)), row.health.schedule)
+        return noted(moment(row.next_slot, row.now), row.health.schedule)
 
     # --- the page of a job
 

@@ -76,22 +76,23 @@ LABELLED = (4, 96)
 
 class Span(NamedTuple):
     """The slots of the page: from ``since`` on, and before ``until``. ``hours``: how many were asked for, from a chosen
-    instant on or around now."""
+    instant on or around now. ``zone``: whose clocks the page shows."""
 
     since: datetime
     until: datetime
     now: datetime
     hours: int
     is_chosen: bool
+    zone: tzinfo
 
     @classmethod
     def chosen(cls, since: datetime | None, hours: int, zone: tzinfo) -> "Span":
         """``hours`` from ``since`` on; ``None``: as much before now, and after it."""
         now, length = database_now(), timedelta(hours=hours)
         if since is None:
-            return cls(now - length, now + length, now, hours, is_chosen=False)
+            return cls(now - length, now + length, now, hours, is_chosen=False, zone=zone)
         begin = (since if since.tzinfo else since.replace(tzinfo=zone)).astimezone(UTC)
-        return cls(begin, begin + length, now, hours, is_chosen=True)
+        return cls(begin, begin + length, now, hours, is_chosen=True, zone=zone)
 
     def place(self, instant: datetime) -> float:
         """Where the instant is, from 0 to 1."""
@@ -121,7 +122,7 @@ def of_all(since: datetime | None, hours: int, number: str | None) -> dict[str, 
     rows = [_row(ledgers[name], healths.get(name), by_name.get(name), span, waiting) for name in names]
     total = sum((ledger.counts for ledger in ledgers.values()), Counter[SlotOutcome]())
     return {
-        **_frame(span, timezone.get_current_timezone(), total),
+        **_frame(span, total),
         **_to_come(coming, span),
         "rows": rows,
         "page": page,
@@ -141,7 +142,7 @@ def of_one(name: str, since: datetime | None, hours: int) -> dict[str, Any] | No
     ledger = ledger_of(name, span.since, span.until)
     coming, lines = _coming(span, {name: health}), _lines_of_one(ledger, _waiting([name]))
     return {
-        **_frame(span, ledger.zone, ledger.counts),
+        **_frame(span, ledger.counts),
         **_to_come(coming, span),
         "name": name,
         "job": link("jobstatus", name, breakable(name)),
@@ -177,7 +178,7 @@ def _rank(outcome: SlotOutcome) -> int:
     return [*SlotOutcome].index(outcome)
 
 
-def _frame(span: Span, zone: tzinfo, found: Collection[SlotOutcome]) -> dict[str, Any]:
+def _frame(span: Span, found: Collection[SlotOutcome]) -> dict[str, Any]:
     """What both pages have. ``found``: the outcomes that the legend names."""
     length = timedelta(hours=span.hours)
     legend = '<span class="singlejob-badge singlejob-{}">{}</span>'
@@ -185,12 +186,12 @@ def _frame(span: Span, zone: tzinfo, found: Collection[SlotOutcome]) -> dict[str
     labels += [(_tone(outcome), outcome.label) for outcome in reversed(SlotOutcome) if outcome in found]
     return {
         "span": _("{since} to {until}").format(
-            since=instant_in_words(span.since, zone), until=instant_in_words(span.until, zone)
+            since=instant_in_words(span.since, span.zone), until=instant_in_words(span.until, span.zone)
         ),
-        "earlier": _asked(span.since - length if span.is_chosen else span.since, span.hours, zone),
-        "later": _asked(span.until if span.is_chosen else span.now, span.hours, zone),
-        "chosen": _asked(span.since if span.is_chosen else None, span.hours, zone),
-        "axis": _axis(span, zone),
+        "earlier": _asked(span.since - length if span.is_chosen else span.since, span.hours, span.zone),
+        "later": _asked(span.until if span.is_chosen else span.now, span.hours, span.zone),
+        "chosen": _asked(span.since if span.is_chosen else None, span.hours, span.zone),
+        "axis": _axis(span),
         "legend": [format_html(legend, *each) for each in labels],
     }
 
@@ -377,19 +378,18 @@ def _to_come(coming: Sequence[Coming], span: Span) -> dict[str, Any]:
     """What is to come, in its order, and what stands out."""
     if span.until <= span.now:
         return {"is_over": True}
-    begin, here = max(span.since, span.now).astimezone(UTC), timezone.get_current_timezone()
+    begin = max(span.since, span.now).astimezone(UTC)
     seldom = [job for job in coming if len(coming) == 1 or len(job.slots) <= MOST_LISTED]
     slots = sorted(((slot, job) for job in seldom for slot in job.slots), key=itemgetter(0))
     left_out = sum(job.left_out for job in seldom) + len(slots[MOST_TO_COME:])
     return {
         "coming": [
-            (clock_time(slot, job.schedule.zone), breakable(job.name), page_of(job.name))
-            for slot, job in slots[:MOST_TO_COME]
+            (clock_time(slot, span.zone), breakable(job.name), page_of(job.name)) for slot, job in slots[:MOST_TO_COME]
         ],
         "coming_left_out": grouped(left_out) if left_out else "",
         "often": [(breakable(job.name), page_of(job.name), _number(job)) for job in coming if job not in seldom],
         "remarks": [
-            *_of_clocks(coming, here, begin, span.until.astimezone(UTC)),
+            *_of_clocks(coming, timezone.get_current_timezone(), begin, span.until.astimezone(UTC)),
             *_of_crowds(coming),
             *_of_slow(coming),
         ],
@@ -439,7 +439,7 @@ def _strip(ledger: Ledger, coming: Coming | None, span: Span) -> SafeString:
         shown(f"{ledger.name}: {in_words(ledger.counts)}"),
         HEIGHT,
         _line(span),
-        _drawn(columns, span, ledger.zone),
+        _drawn(columns, span),
     )
 
 
@@ -451,13 +451,13 @@ def _columns_to_come(coming: Coming | None, span: Span) -> Iterator[int]:
         slot = next_slot(coming.schedule, max(slot, span.begin_of(column + 1) - JUST))
 
 
-def _drawn(columns: Mapping[int, int], span: Span, zone: tzinfo) -> SafeString:
+def _drawn(columns: Mapping[int, int], span: Span) -> SafeString:
     """A shape for adjacent columns of the same outcome, so that no job needs hundreds of them."""
     shape = '<rect x="{}%" y="{}" width="{}%" height="{}" class="singlejob-{}"><title>{}</title></rect>'
-    return format_html_join("", shape, _shapes(columns, span, zone))
+    return format_html_join("", shape, _shapes(columns, span))
 
 
-def _shapes(columns: Mapping[int, int], span: Span, zone: tzinfo) -> Iterable[tuple[object, ...]]:
+def _shapes(columns: Mapping[int, int], span: Span) -> Iterable[tuple[object, ...]]:
     found = sorted(columns.items())
     for (_number, rank), some in groupby(enumerate(found), key=lambda pair: (pair[1][0] - pair[0], pair[1][1])):
         stretch = [column for _index, (column, _rank) in some]
@@ -465,7 +465,7 @@ def _shapes(columns: Mapping[int, int], span: Span, zone: tzinfo) -> Iterable[tu
         outcome = [*SlotOutcome][rank] if rank < TO_COME else None
         is_high = rank <= _rank(SlotOutcome.STOPPED) or outcome == SlotOutcome.PAUSED
         height = HEIGHT if is_high else LOW
-        begin, end = (span.begin_of(column).astimezone(zone) for column in (first, first + width))
+        begin, end = (span.begin_of(column).astimezone(span.zone) for column in (first, first + width))
         title = f"{begin:%H:%M}-{end:%H:%M}: {outcome.label if outcome else _('to come')}"
         tone = _tone(outcome) if outcome else "quiet"
         yield round(100 * first / COLUMNS, 2), HEIGHT - height, round(100 * width / COLUMNS, 2), height, tone, title
@@ -478,9 +478,9 @@ def _line(span: Span) -> SafeString:
     return format_html('<line class="singlejob-now" x1="{0}%" x2="{0}%" y1="0" y2="100%"></line>', x)
 
 
-def _axis(span: Span, zone: tzinfo) -> SafeString:
+def _axis(span: Span) -> SafeString:
     first, last = LABELLED
-    labels = [(x, text) for x, text in _ticks(span, zone) if first <= x <= last]
+    labels = [(x, text) for x, text in _ticks(span) if first <= x <= last]
     now = round(100 * span.place(span.now), 2)
     has_now = 0 < now < 100
     return format_html(
@@ -491,12 +491,12 @@ def _axis(span: Span, zone: tzinfo) -> SafeString:
     )
 
 
-def _ticks(span: Span, zone: tzinfo) -> Iterator[tuple[float, str]]:
+def _ticks(span: Span) -> Iterator[tuple[float, str]]:
     """Round times on the wall clock, as many as have room."""
     least = (span.until - span.since) // MINUTE // TICKS
     step = next(step for step in (5, 15, 30, 60, 120, 180, 360, 720, 1440) if step >= least or step == 1440)
-    at = span.since.astimezone(zone).replace(minute=0, second=0, microsecond=0).astimezone(UTC)
+    at = span.since.astimezone(span.zone).replace(minute=0, second=0, microsecond=0).astimezone(UTC)
     while (at := at + min(step, 60) * MINUTE) < span.until:
-        begin = at.astimezone(zone)
+        begin = at.astimezone(span.zone)
         if (60 * begin.hour + begin.minute) % step == 0:
             yield round(100 * span.place(at), 2), date_format(begin, "H:i" if begin.hour or begin.minute else "D j")

@@ -5,9 +5,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from operator import itemgetter
 from typing import Any, NamedTuple
-from zoneinfo import ZoneInfo
 
-from django.conf import settings
 from django.utils.text import format_lazy
 
 from django_singlejob.jobs.schedule import duration_in_words
@@ -15,7 +13,7 @@ from django_singlejob.jobs.slots import COUNTED
 from django_singlejob.locking.position import schedules
 from django_singlejob.management.exit_status import refuse_settings
 from django_singlejob.management.output import Output
-from django_singlejob.process.clock import instant_in_words, utc_now
+from django_singlejob.process.clock import instant_in_words, project_zone, utc_now
 from django_singlejob.process.escaping import listed
 from django_singlejob.to_come import ClockChange, Coming, clock_changes, coming_slots, crowds, slow_jobs
 
@@ -33,12 +31,12 @@ class Entry(NamedTuple):
 
 def list_slots(output: Output, begin: datetime | None, days: int | None) -> None:
     """Write the slots of this many days from ``begin`` on; by default, of one day from now on."""
-    here = ZoneInfo(settings.TIME_ZONE)
+    here = project_zone()
     local = (begin or utc_now()).astimezone(here)
     # On the wall clock: a day on which clocks change does not have 24 hours.
     first, until = local.astimezone(UTC), (local + timedelta(days=days or 1)).astimezone(UTC)
     jobs = coming_slots(schedules().items(), first, until)
-    changes = [*map(_change, clock_changes(jobs, here, first, until))]
+    changes = [_change(change, here) for change in clock_changes(jobs, here, first, until)]
     found = sorted((_slot(slot, job, here) for job in jobs for slot in job.slots), key=itemgetter(0))
     slots, cut = found[:MOST_OF_ALL], found[MOST_OF_ALL:]
     left_out = Counter({job.name: job.left_out for job in jobs if job.left_out})
@@ -66,9 +64,9 @@ def list_slots(output: Output, begin: datetime | None, days: int | None) -> None
     )
 
 
-def _change(change: ClockChange) -> Entry:
+def _change(change: ClockChange, here: tzinfo) -> Entry:
     what = f"{change.begin} to {change.end} {'is left out' if change.is_lost else 'comes twice'}"
-    lines = [f"{instant_in_words(change.at, change.zone)}: clocks change in {change.zone}, and {what}."]
+    lines = [f"{_when(change.at, here, change.zone)}: clocks change in {change.zone}, and {what}."]
     for name, times, _runs, words in change.effects:
         lines.append(f"    {name} {format_lazy(words, end=change.end, times=listed(times))}.")
     facts = {
@@ -83,11 +81,16 @@ def _change(change: ClockChange) -> Entry:
 
 
 def _slot(slot: datetime, job: Coming, here: tzinfo) -> Entry:
-    own, project = instant_in_words(slot, job.schedule.zone), instant_in_words(slot, here)
     later = " (its later slots are left out)" if job.left_out and slot == job.slots[-1] else ""
-    line = f"{own if own == project else f'{own} ({project})'}: {job.name}{later}"
+    line = f"{_when(slot, here, job.schedule.zone)}: {job.name}{later}"
     facts = {"slot": slot.astimezone(job.schedule.zone), "name": job.name, "time_zone": job.schedule.time_zone}
     return Entry(slot, [line], facts)
+
+
+def _when(instant: datetime, here: tzinfo, there: tzinfo) -> str:
+    """On the clocks of the project and, if they show something else, of the job."""
+    project, own = instant_in_words(instant, here), instant_in_words(instant, there)
+    return project if own == project else f"{project} ({own})"
 
 
 def _notes(

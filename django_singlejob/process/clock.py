@@ -16,6 +16,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import DateTimeField
 from django.db.models.functions import Now
 from django.db.models.sql.compiler import SQLCompiler
+from django.utils.timezone import get_default_timezone
 
 T = TypeVar("T")
 
@@ -105,3 +106,11 @@ def backoff(first: float = 0.05, most: float = 1.0) -> Iterator[float]:
 def instant_in_words(instant: datetime, zone: tzinfo = UTC) -> str:
     """Format an instant for people: ``2026-11-21 10:00:00 UTC``, whatever the connection's time zone is."""
     return f"{instant.astimezone(zone):%Y-%m-%d %H:%M:%S %Z}"
+
+
+def project_zone() -> tzinfo:
+    """``settings.TIME_ZONE``; UTC if this machine does not know that zone."""
+    try:
+        return get_default_timezone()
+    except (KeyError, ValueError, OSError):
+        return UTC

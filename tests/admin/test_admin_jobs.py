@@ -22,6 +22,7 @@ from tests.waiting import PATIENCE
 
 if TYPE_CHECKING:
     from django.test import Client
+    from pytest_django import Settings
 
     from tests.admin.people import LogIn
     from tests.fixtures import Elsewhere
@@ -197,7 +198,18 @@ def test_the_next_slots_are_shown_in_the_time_zone_of_the_job(admin_client: Clie
     facts = {"schedule": "0 1 * * *", "time_zone": "Asia/Tokyo"}
     gates().update(next_slot="2040-01-01T16:00Z", **facts)
     page = shown(admin_client, page_of("jobstatus", "nightly"))
+    assert "(Asia/Tokyo)" in page
     assert [f"2040-01-0{day} 01:00 JST" in page for day in (1, 2, 3, 6, 7)] == [False, True, True, True, False]
+
+
+def test_the_list_shows_next_slots_in_the_time_zone_of_the_project(admin_client: Client, settings: Settings) -> None:
+    settings.TIME_ZONE = "Europe/Rome"
+    gates().remember("nightly")
+    gates().update(schedule="0 1 * * *", time_zone="Asia/Tokyo", next_slot="2040-01-01T16:00Z")
+    listed = shown(admin_client, list_of("jobstatus"))
+    assert "2040-01-01 17:00 CET" in listed
+    assert "JST" not in listed
+    assert "(Asia/Tokyo)" in listed
 
 
 def test_a_schedule_of_a_newer_release_is_shown_as_it_is(admin_client: Client) -> None:

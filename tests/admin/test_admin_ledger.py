@@ -286,6 +286,17 @@ def test_slots_to_come_are_in_their_order(viewer: Client) -> None:
     assert "What is to come" not in said(viewer, since="2020-11-22 18:00")
 
 
+@pytest.mark.parametrize(("query", "to_come"), [({}, "00:00 CET nightly"), ({"job": "nightly"}, "08:00 JST")])
+def test_all_jobs_are_shown_in_the_zone_of_the_project_and_one_in_its_own(
+    viewer: Client, settings: Settings, query: dict[str, str], to_come: str
+) -> None:
+    settings.TIME_ZONE = "Europe/Berlin"
+    known(schedule="0 8 * * *", zone="Asia/Tokyo", next_slot=datetime(2098, 12, 31, 23, tzinfo=UTC))
+    query |= {"since": "2099-01-01 00:00", "hours": "24"}
+    assert f"2099-01-01 {to_come}" in said(viewer, **query).partition("What is to come")[2]
+    assert f"<title>{to_come[:5]}-" in shown(viewer, f"{URL}?{urlencode(query)}")
+
+
 def test_of_a_job_each_minute_that_resumes_later_the_slots_come_then(viewer: Client) -> None:
     known(schedule="* * * * *", paused=True, paused_until=DBNow() + 2 * HOUR)
     text = said(viewer, job="nightly").partition("What is to come")[2]

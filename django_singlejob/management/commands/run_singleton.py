@@ -42,7 +42,7 @@ from django_singlejob.management.run_arguments import (
 from django_singlejob.management.slots_to_come import list_slots
 from django_singlejob.management.supervising import SupervisingCommand
 from django_singlejob.models.jobs import gates
-from django_singlejob.process.clock import CENTURY, instant_in_words, utc_now
+from django_singlejob.process.clock import CENTURY, instant_in_words, project_zone, utc_now
 from django_singlejob.process.escaping import shown
 from django_singlejob.process.received_signals import ReceivedSignals, deferred_signals
 from django_singlejob.running.command import ShellCommand
@@ -247,7 +247,7 @@ class Command(SupervisingCommand):
             lock = "" if job.lock == job.name else f" (lock {job.lock})"
             output.line(f"{job.name}{lock}: {job.description or job.path}")
             if schedule := in_force.get(job.name):
-                due = instant_in_words(next_slot(schedule, utc_now()), schedule.zone)
+                due = instant_in_words(next_slot(schedule, utc_now()), project_zone())
                 output.line(f"    {schedule_in_words(schedule)}{_instead_of(job, schedule)}; next: {due}")
         if given["format"] == "json":
             refuse_settings()

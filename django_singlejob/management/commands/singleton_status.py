@@ -25,12 +25,12 @@ from django_singlejob.management.output import Output, add_format, as_json
 from django_singlejob.monitoring.acknowledging import acknowledge
 from django_singlejob.monitoring.facts import VERSION, status_of
 from django_singlejob.monitoring.findings import SECOND, Finding, in_figures, roughly
-from django_singlejob.monitoring.health import Health, State, zone_of_schedule
+from django_singlejob.monitoring.health import Health, State
 from django_singlejob.monitoring.queues import Queue
 from django_singlejob.monitoring.verdict import Scope, Verdict, judge
 from django_singlejob.monitoring.workers import SeenWorker, Server
 from django_singlejob.process import rooms
-from django_singlejob.process.clock import instant_in_words
+from django_singlejob.process.clock import instant_in_words, project_zone
 from django_singlejob.process.escaping import listed, shown
 from django_singlejob.process.holder import this_user
 from django_singlejob.process.logs import in_english
@@ -291,7 +291,7 @@ def _row(health: Health) -> tuple[object, ...]:
 
 
 def _row_of_pause(status: "JobStatus") -> tuple[object, ...]:
-    until = instant_in_words(status.paused_until) if status.paused_until else "resumed"
+    until = instant_in_words(status.paused_until, project_zone()) if status.paused_until else "resumed"
     return (status.name, until, status.paused_by, status.pause_reason)
 
 
@@ -307,8 +307,8 @@ def _failed(queue: Queue) -> str:
 
 
 def _row_of_worker(worker: SeenWorker) -> tuple[object, ...]:
-    state = "alive" if worker.is_live else "dead"
-    return (worker.holder, ", ".join(worker.queues) or "all", state, instant_in_words(worker.seen_at))
+    state, seen = "alive" if worker.is_live else "dead", instant_in_words(worker.seen_at, project_zone())
+    return (worker.holder, ", ".join(worker.queues) or "all", state, seen)
 
 
 def _row_of_server(server: Server) -> tuple[object, ...]:
@@ -328,7 +328,7 @@ def _last(status: "JobStatus") -> str:
 
 def _next(health: Health) -> str:
     if health.status and health.status.next_slot:
-        slot = instant_in_words(health.status.next_slot, zone_of_schedule(health.status))
+        slot = instant_in_words(health.status.next_slot, project_zone())
         return f"{slot}, {_distance(health.status.now, health.status.next_slot)}"
     return ""
 

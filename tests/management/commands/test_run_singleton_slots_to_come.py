@@ -49,7 +49,7 @@ def words(lines: list[str], *names: str) -> list[str]:
 # --- in order
 
 
-def test_the_slots_of_a_day_are_in_order_each_in_the_zone_of_its_job() -> None:
+def test_the_slots_of_a_day_are_in_order_in_the_zone_of_the_project_and_then_in_that_of_their_jobs() -> None:
     have_job("clean_up", "30 3 * * *")
     have_job("count", timedelta(hours=12))
     have_job("report", "0 20 * * *", time_zone="America/Sao_Paulo")
@@ -57,10 +57,10 @@ def test_the_slots_of_a_day_are_in_order_each_in_the_zone_of_its_job() -> None:
     singleton_job("by_hand")(lambda: None)
     assert listed("--from", "2027-01-05") == [
         "From 2027-01-05 00:00:00 CET to 2027-01-06 00:00:00 CET:",
-        "2027-01-04 20:00:00 -03 (2027-01-05 00:00:00 CET): report",
-        "2027-01-05 00:00:00 UTC (2027-01-05 01:00:00 CET): count",
+        "2027-01-05 00:00:00 CET (2027-01-04 20:00:00 -03): report",
+        "2027-01-05 01:00:00 CET (2027-01-05 00:00:00 UTC): count",
         "2027-01-05 03:30:00 CET: clean_up",
-        "2027-01-05 12:00:00 UTC (2027-01-05 13:00:00 CET): count",
+        "2027-01-05 13:00:00 CET (2027-01-05 12:00:00 UTC): count",
     ]
 
 
@@ -167,6 +167,12 @@ def test_clocks_may_change_at_midnight_and_in_the_zone_of_a_job_only(settings: S
         "jobs": [{"name": "daily", "times": ["00:00"], "runs": 1}],
     }
     assert [slot["slot"] for slot in facts("--from=2018-11-04")["slots"]] == [change["at"]]
+    instant, of = "2018-11-04 03:00:00 UTC (2018-11-04 01:00:00 -02)", "America/Sao_Paulo, and 00:00 to 01:00"
+    assert listed("--from=2018-11-04")[1:] == [
+        f"{instant}: clocks change in {of} is left out.",
+        "    daily runs once, at 01:00, in place of 00:00.",
+        f"{instant}: daily",
+    ]
     (change,) = facts("--from=2018-02-17", "--days=2")["clock_changes"]
     assert [change[key] for key in ("kind", "begin", "end", "jobs")] == ["doubled", "23:00", "00:00", []]
 

@@ -555,10 +555,14 @@ def without_seconds_of_age(text: str) -> str:
     return re.sub(r" +", " ", re.sub(r"\d+ seconds?", "", text))
 
 
-def test_a_slot_is_in_the_zone_of_its_schedule() -> None:
-    singleton_job("nightly", schedule="0 8 * * *", time_zone="Asia/Tokyo")(print)
+def test_instants_are_in_the_zone_of_the_project(settings: Settings) -> None:
+    settings.TIME_ZONE = "Asia/Tokyo"
+    singleton_job("nightly", schedule="0 23 * * *", time_zone="UTC")(print)
     follow_code()
-    assert re.search(r"nightly  +idle .* \d{4}-\d\d-\d\d 08:00:00 JST, in ", told())
+    gates().update(paused=True, paused_until=datetime(2099, 1, 1, tzinfo=UTC))
+    said = told()
+    assert re.search(r"nightly  +paused .* \d{4}-\d\d-\d\d 08:00:00 JST, in ", said)
+    assert "nightly  2099-01-01 09:00:00 JST" in said
 
 
 def test_a_bar_is_escaped_on_each_line() -> None:
