@@ -29,7 +29,7 @@ class ManagementCommand:
         # By this, `registry` sees that two jobs of one name run different commands.
         self.__qualname__ = f"command_job({', '.join(map(repr, [name, *self.arguments]))})"
         # The first line describes the job.
-        self.__doc__ = f"{shlex.join([name, *self.arguments])}: {command.help}".removesuffix(": ")
+        self.__doc__ = ": ".join(filter(None, [f"manage.py {shlex.join([name, *self.arguments])}", _own_help(command)]))
 
     def __eq__(self, other: object) -> bool:
         """Whether the other one runs the same, wherever it was declared."""
@@ -59,6 +59,11 @@ def _loaded(name: object) -> BaseCommand:
         raise SingleJobError(f"There is no management command {quoted(name)}. {hint}")
     app = known[str(name)]
     return app if isinstance(app, BaseCommand) else load_command_class(app, str(name))
+
+
+def _own_help(command: BaseCommand) -> str:
+    """Its help; empty if the command is one of Django's, whose name says as much."""
+    return "" if type(command).__module__.startswith("django.") else command.help.strip()
 
 
 def _check(command: BaseCommand, name: str, arguments: Sequence[object]) -> None:

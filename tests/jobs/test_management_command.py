@@ -12,6 +12,7 @@ from django_singlejob import DuplicateJob, SingleJobError, command_job, singleto
 from django_singlejob.jobs import registry
 from django_singlejob.models.locks import locks
 from django_singlejob.models.runs import runs
+from tests.app.management.commands.report import Command as Report
 
 pytest_plugins = "tests.fixtures"
 pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
@@ -25,12 +26,29 @@ def test_it_is_run_with_its_arguments_under_its_own_name(capsys: pytest.CaptureF
     assert not locks().exists()
 
 
-def test_it_has_every_option_of_a_job_and_its_help_as_description() -> None:
+def test_it_has_every_option_of_a_job() -> None:
     job = command_job("report", "today", name="nightly_report", schedule="0 3 * * *", lease=timedelta(seconds=50))
     assert registry.get("nightly_report") is job
     assert (job.name, job.lock, job.schedule) == ("nightly_report", "nightly_report", "0 3 * * *")
-    assert job.description == "report today: Reports the day's sales."
     assert job.path == f"{__name__}.command_job('report', 'today')"
+
+
+@pytest.mark.parametrize(
+    ("words", "helped", "described"),
+    [
+        (["report", "last day"], "Reports the day's sales.", "manage.py report 'last day': Reports the day's sales."),
+        (["report", "today"], "\n    Reports the day.\n\n    In euros.\n", "manage.py report today: Reports the day."),
+        (["report", "today"], "", "manage.py report today"),
+        (["check", "--deploy"], None, "manage.py check --deploy"),
+        (["clearsessions"], None, "manage.py clearsessions"),
+    ],
+)
+def test_its_words_describe_it_and_its_help_unless_that_is_djangos(
+    words: list[str], helped: str | None, described: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if helped is not None:
+        monkeypatch.setattr(Report, "help", helped)
+    assert command_job(*words).description == described
 
 
 @pytest.mark.parametrize(

@@ -177,7 +177,7 @@ def test_a_management_command_that_is_no_job_is_told_how_it_can_be_run() -> None
 
 def test_the_list_shows_its_arguments() -> None:
     command_job("report", "today", name="nightly_report")
-    assert told("--list").startswith("nightly_report: report today: Reports the day's sales.\n")
+    assert told("--list").startswith("nightly_report: manage.py report today: Reports the day's sales.\n")
 
 
 # --- a daemon
