@@ -1,13 +1,10 @@
 """The jobs and how each is doing. You can run them now, pause them, resume them, and hide those that are gone."""
 
-from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from functools import partial
-from itertools import islice
 from typing import Any
-from zoneinfo import ZoneInfo
 
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
@@ -15,7 +12,9 @@ from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import SEARCH_VAR
 from django.core.exceptions import BadRequest, PermissionDenied
 from django.db.models import Q, QuerySet
+from django.forms import Media
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
 from django.utils.safestring import SafeString
 from django.utils.timezone import get_current_timezone
@@ -24,59 +23,51 @@ from django.utils.translation import gettext, gettext_lazy as _
 from django_singlejob.admin.addresses import address
 from django_singlejob.admin.cells import (
     NOTHING,
-    badge,
     breakable,
     duration,
     first_line,
-    link,
     moment,
     narrow,
     noted,
     when,
 )
-from django_singlejob.admin.charts import plot, share, sparkline
+from django_singlejob.admin.charts import sparkline
 from django_singlejob.admin.forms import AcknowledgeForm, PauseForm
-from django_singlejob.admin.history import STALE, PastRun, dead_one_offs, label, recent_runs
+from django_singlejob.admin.history import label, recent_runs
+from django_singlejob.admin.job_page import details, last_run, now_of
 from django_singlejob.admin.read_only import (
     CONFIRMED,
-    NOW,
+    LIVE,
     WorstPaginator,
     back,
     busy,
+    is_refreshing,
     register_jobs,
     user_name,
 )
-from django_singlejob.admin.schedules import change_schedule, facts, pages
+from django_singlejob.admin.schedules import change_schedule, pages
 from django_singlejob.admin.states import state
 from django_singlejob.admin.stopping import StoppingAdmin, stop_page
-from django_singlejob.conf import options
 from django_singlejob.control import pausing
 from django_singlejob.control.pausing import at_the_gate
 from django_singlejob.database.transactions import outside_requests
 from django_singlejob.jobs import registry
 from django_singlejob.jobs.names import is_storable
-from django_singlejob.jobs.schedule import PATIENCE, slots_between
 from django_singlejob.locking.grant import is_left_to_schedule
 from django_singlejob.models import JobStatus, OneOffJob, Overview
-from django_singlejob.models.jobs import MILLISECOND, gates, mean_of
+from django_singlejob.models.jobs import MILLISECOND, gates
 from django_singlejob.models.one_offs import PRIORITIES, one_offs
 from django_singlejob.models.runs import runs
 from django_singlejob.monitoring.acknowledging import acknowledge
-from django_singlejob.monitoring.health import Health, State, schedule_of, survey
+from django_singlejob.monitoring.health import Health, State, survey
 from django_singlejob.monitoring.ledger import ledger_of
 from django_singlejob.monitoring.verdict import Scope, judge
 from django_singlejob.monitoring.workers import serves, workers
-from django_singlejob.process.clock import DBNow, instant_in_words, saturated, storable
+from django_singlejob.process.clock import DBNow, instant_in_words, storable
 from django_singlejob.process.escaping import listed
 from django_singlejob.running.enqueue import Order, place
 
-NEXT_SLOTS = 5
-# If a later slot was written by hand, the slots after it are not shown.
-LAST_SLOT = datetime.max.replace(tzinfo=UTC) - PATIENCE
 ATTENTION = "attention"
-
-# The prefix of our own jobs, which no app has in its jobs.py.
-OURS = "django_singlejob."
 
 
 class StateFilter(admin.SimpleListFilter):
@@ -204,40 +195,25 @@ class JobStatusAdmin(StoppingAdmin):
 
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
         row: Any = context["original"]
-        if hasattr(row, "health"):
-            context.update(self._details(request, row), **self._way_out(request))
+        if not hasattr(row, "health"):
+            return super().render_change_form(request, context, *args, **kwargs)
+        context.update(now_of(row))
+        if is_refreshing(request):
+            return TemplateResponse(request, "admin/django_singlejob/jobstatus/live.html", context)
+        context.update(details(row), title=row.name, subtitle=None)
+        context.update(self._choices(request, row), **self._way_out(request))
+        if row.health.lock:
+            context["media"] += Media(js=[LIVE])
         return super().render_change_form(request, context, *args, **kwargs)
 
-    def _details(self, request: HttpRequest, row: Any) -> dict[str, Any]:
-        name, health = row.name, row.health
-        recent = recent_runs([name])[name]
-        won = Counter(run.hostname for run in recent).most_common()
-        waiting = one_offs().filter(job_name=name, status__in=["waiting", "in_progress"]).order_by("run_after")
-        # Not the arguments, which may be long.
-        soon = list(waiting.only("status", "run_after").annotate(**NOW)[:5])
-        dead = dead_one_offs([row.pk for row in soon if row.status == "in_progress"])
+    def _choices(self, request: HttpRequest, row: Any) -> dict[str, Any]:
+        """What the user may do on the page of a job."""
+        health = row.health
         return {
-            "health": health,
-            "job": registry.get(name) if registry.is_known(name) else None,
-            "is_ours": name.startswith(OURS),
-            "state": state(health),
-            "lock": link("joblock", health.lock.name, health.lock.name) if health.lock else "",
-            "command": breakable(health.lock.command) if health.lock else "",
-            "next_slots": [moment(slot, row.now, _zone(row)) for slot in next_slots(row)],
-            "last_run": last_run(recent[-1], row.now) if recent else NOTHING,
-            "mean": duration(row.mean_duration),
-            "plot": plot(recent, row.mean_duration, _limit(row)) if recent else "",
-            "recent": [(run, last_run(run, row.now)) for run in reversed(recent[-10:])],
-            "winners": [(hostname, count, share(count / len(recent), "", "busy")) for hostname, count in won],
-            "one_offs": [
-                (row, label(STALE) if row.pk in dead else row.get_status_display(), moment(row.run_after, row.now))
-                for row in soon
-            ],
             "may_run": self.has_run_permission(request),
             "may_pause": self.has_pause_permission(request),
             "may_acknowledge": health.state.level and self.has_pause_permission(request),
-            "stop_page": stop_page(health.lock, "jobstatus", name) if self.has_stop_permission(request) else "",
-            "operators_schedule": facts(row),
+            "stop_page": stop_page(health.lock, "jobstatus", row.name) if self.has_stop_permission(request) else "",
             "schedule_pages": pages(row) if self.has_schedule_permission(request) else [],
             "may_clear": self.may(request, "view_joblock") and self.may(request, "clear_joblock"),
         }
@@ -470,29 +446,3 @@ def why_not_run(name: str, slot: datetime | None = None) -> str | None:
 def _is_slot(name: str, slot: datetime) -> bool:
     """Whether it is one of the schedule that the job had then."""
     return any(entry.slot == slot for entry in ledger_of(name, slot, slot + MILLISECOND).entries)
-
-
-def last_run(run: PastRun, now: datetime | None) -> SafeString:
-    """How a run ended, when it began, how long it took, and what went wrong."""
-    shown = noted(badge(run.status, label(run.status)), when(run, now))
-    return noted(shown, breakable(first_line(run.error)))
-
-
-def next_slots(row: JobStatus) -> list[datetime]:
-    """The next slots of a job, starting with the one in the database."""
-    schedule = schedule_of(row)
-    if schedule is None or row.next_slot is None:
-        return []
-    later = slots_between(schedule, row.next_slot, min(row.next_slot, LAST_SLOT) + PATIENCE)
-    return [row.next_slot, *islice(later, NEXT_SLOTS - 1)]
-
-
-def _zone(row: JobStatus) -> ZoneInfo | None:
-    schedule = schedule_of(row)
-    return ZoneInfo(schedule.time_zone) if schedule else None
-
-
-def _limit(row: JobStatus) -> timedelta | None:
-    """How long a run may take before it is overrunning, or ``None`` if there were too few runs."""
-    mean = mean_of(row)
-    return saturated(mean, options().overrun_factor) if mean else None

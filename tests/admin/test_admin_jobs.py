@@ -219,7 +219,7 @@ def test_a_schedule_of_a_newer_release_is_shown_as_it_is(admin_client: Client) -
         assert "full moon" in shown(admin_client, url)
 
 
-def test_waiting_one_offs_and_winners_are_shown(admin_client: Client, nightly: Any) -> None:
+def test_waiting_one_offs_and_servers_are_shown(admin_client: Client, nightly: Any) -> None:
     nightly()
     nightly()
     runs().filter(pk=last_run().pk).update(hostname="web-2")
