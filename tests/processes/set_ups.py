@@ -35,7 +35,7 @@ class SetUp:
         databases: the kinds of database on which it is possible.
         endless: the exit status of a worker without a mode; ``None`` if it goes on.
         reading: the exit status of the commands that read or delete; ``None`` if they can do their work.
-        listing: the exit status of the command that does not use the database.
+        listing: the exit status of the command that works without the database, too.
     """
 
     name: str
@@ -237,6 +237,7 @@ SET_UPS = [
         rf"'IMEDIATE'\. Use one of .+, or None\. {NOT_OPENED}",
         url=options(transaction_mode="IMEDIATE"),
         databases=("sqlite",),
+        listing=78,
     ),
     SetUp(
         "misspelt option",
@@ -244,6 +245,7 @@ SET_UPS = [
         rf"keyword argument.+\. {NOT_OPENED}",
         url=options(isolation="none"),
         databases=("sqlite", "mysql"),
+        listing=78,
     ),
     SetUp(
         "misspelt option",
