@@ -92,13 +92,13 @@ def _now(health: Health, at: datetime) -> Iterator[tuple[str, object]]:
 
 
 def _output(health: Health) -> dict[str, str] | None:
-    """The end of what the run prints, as its last heartbeat told; ``None`` if that is nothing."""
+    """The end of what the run prints, as its last heartbeat recorded it; ``None`` if that is nothing."""
     lock: Any = health.lock
     text = Progress.read(lock.progress).output if lock else ""
     if not text:
         return None
     told = {"ago": distance(lock.heartbeat_at, lock.now), "interval": duration(lock.heartbeat_interval)}
-    words = _("The end of it, as the last heartbeat told %(ago)s. One comes every %(interval)s.")
+    words = _("The end of it, as the last heartbeat recorded it %(ago)s. One comes every %(interval)s.")
     return {"text": preformatted(text), "words": words % told}
 
 

@@ -10,7 +10,7 @@ _JOINERS = "\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}"
 
 # Of a value in a message, in characters, and of names in a list.
 _LONGEST, _MOST_NAMES = 2_000, 10
-# An escape has at most so many characters.
+# The length of the longest escape, in characters.
 _LONGEST_ESCAPE = 10
 
 
