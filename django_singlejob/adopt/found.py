@@ -62,8 +62,9 @@ def slug(text: str) -> str:
 
 def free_name(choices: Sequence[str], taken: Collection[str]) -> str:
     """The first of the names that is not taken; if all are, the first with a number behind it."""
-    numbered = (f"{choices[0]}_{number}" for number in range(2, len(taken) + 3))
-    return next(each[:NAME_LENGTH] for each in (*choices, *numbered) if each and each[:NAME_LENGTH] not in taken)
+    short = [each[: NAME_LENGTH - 10] for each in choices if each]
+    numbered = (f"{short[0]}_{number}" for number in range(2, len(taken) + 3))
+    return next(each for each in (*short, *numbered) if each not in taken)
 
 
 def quoted(text: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.core.management import call_command
 
-from django_singlejob.models import JobRun, OneOffJob
+from django_singlejob.models import JobRun, JobStatus, OneOffJob
 from tests.children import ROOT
 from tests.databases import APPS
 from tests.recipes.lines import of_crontab, prompted, shell
@@ -50,6 +50,7 @@ def test_a_line_refuses_as_soon_as_its_name_is_a_job(spawn: Spawn, tmp_path: Pat
     """So that it does not run beside the job; and it runs again once the job is taken out."""
     line = of_crontab(snippet("coming-from/crontab.md", "Line by line", "text").splitlines()[1])
     line = line.replace("--min-interval 3600", "--min-interval 0").replace("/srv/shop/bin/backup", "true")
+    (once,) = prompted(snippet("coming-from/crontab.md", "All at once, with one line", "console"))
     pass_ = of_crontab(snippet("coming-from/crontab.md", "All at once, with one line", "text"))
     (tmp_path / "shop").mkdir()
     jobs = tmp_path / "shop" / "jobs.py"
@@ -57,8 +58,10 @@ def test_a_line_refuses_as_soon_as_its_name_is_a_job(spawn: Spawn, tmp_path: Pat
     path = {"PYTHONPATH": f"{tmp_path}:{ROOT}", "DJANGO_SETTINGS_MODULE": "shop_settings"}
     jobs.write_text("")
     assert shell(spawn, line, **path).finish() == 0
-    assert shell(spawn, pass_, **path).finish() == 0
     jobs.write_text('from django_singlejob import shell_job\nshell_job("backup", ["true"], schedule="@yearly")\n')
+    assert shell(spawn, once, **path).finish() == 0
+    assert JobStatus.objects.get(name="backup").next_slot
+    assert shell(spawn, pass_, **path).finish() == 0
     refused = shell(spawn, line, **path)
     assert refused.finish() == 2
     assert "'backup' is a registered job" in refused.output
