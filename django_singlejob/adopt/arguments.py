@@ -79,7 +79,7 @@ def carry_out(
         errors.write(f"--time-zone: {error}\n")
         return EX_NOINPUT
     except (OSError, UnicodeError) as error:
-        errors.write(f"{given['file']} cannot be read: {error}\n")
+        errors.write(f"The crontab cannot be read: {error}\n")
         return EX_NOINPUT
     except ImportError as error:
         errors.write(f"Celery is not found: {error}. Run this where beat can run.\n")
@@ -90,8 +90,8 @@ def carry_out(
     differing = [*differences(found.jobs, utc_now())] if given["check"] else []
     out.write(jobs_py(found, differing))
     if given["check"]:
-        counts = f"{len(found.jobs)} become jobs, {len(found.left)} stay, {len(differing)} are due at other instants"
-        errors.write(f"{counts}.\n")
+        counts = f"jobs: {len(found.jobs)}; staying: {len(found.left)}; due at other instants: {len(differing)}"
+        errors.write(f"{counts.capitalize()}.\n")
     return EX_DIFFERS if differing else 0
 
 

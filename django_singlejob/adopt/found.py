@@ -43,11 +43,16 @@ class Stays(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The jobs, what should stay, and what differs for all of them."""
+    """The jobs, what should stay, what differs for all of them, and the lines of the new crontab, without ours.
+
+    ``directory``: the project's, as far as it is known.
+    """
 
     jobs: Sequence[Job]
     left: Sequence[Stays]
     notes: Sequence[str]
+    crontab: Sequence[str] = ()
+    directory: str = ""
 
 
 class Left(ValueError):

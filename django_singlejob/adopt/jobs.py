@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 from django_singlejob.adopt.found import Found, Job
 from django_singlejob.jobs.schedule import next_slot, parse
 
-LINE = "* * * * *  cd /srv/shop && .venv/bin/python manage.py singleton_worker --once"
+LINE = "* * * * *  cd {directory} && .venv/bin/python manage.py singleton_worker --once"
 # How many instants of each job are compared.
 COMPARED = 200
 
@@ -32,12 +32,13 @@ def _remarks(found: Found, differences: Sequence[str]) -> Iterator[str]:
     yield _commented("These stay as they are:", [f"{each.source}\n    {each.why}." for each in found.left])
     noted = [f"{job.name}: {note}." for job in found.jobs for note in job.notes]
     yield _commented("What differs:", [*noted, *found.notes, *differences])
-    yield _commented("The one line for the crontab of every server:", [LINE])
+    heading = "The crontab of every server:" if found.crontab else "The one line for the crontab of every server:"
+    yield _commented(heading, [*found.crontab, LINE.format(directory=found.directory or "/srv/shop")], mark="")
 
 
-def _commented(heading: str, lines: Iterable[str]) -> str:
-    texts = [f"# {line}" for text in lines for line in f"* {text}".splitlines()]
-    return "\n".join(["", f"# {heading}", "#", *(text.replace("# * *", "# *") for text in texts)]) if texts else ""
+def _commented(heading: str, lines: Iterable[str], mark: str = "* ") -> str:
+    texts = [f"# {line}" for text in lines for line in f"{mark}{text}".splitlines()]
+    return "\n".join(["", f"# {heading}", "#", *texts]) if texts else ""
 
 
 # --- the comparison

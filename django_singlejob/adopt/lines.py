@@ -71,7 +71,23 @@ def adopt(text: str, *, zone: str, has_users: bool = False, commands: Collection
             names.add(job.name)
         except Left as why:
             left.append(Stays(_source(entry), str(why)))
-    return Found([*map(_job, adopted)], left, [*_of_all(adopted)])
+    staying = {each.source for each in left}
+    crontab = [*_variables(understandable), *(each.text for each in entries if _source(each) in staying)]
+    return Found([*map(_job, adopted)], left, [*_of_all(adopted)], crontab, _directory(adopted))
+
+
+def _variables(entries: Sequence[Entry]) -> Iterator[str]:
+    """Those that have one value for all lines."""
+    found = {name: {entry.variables.get(name) for entry in entries} for entry in entries for name in entry.variables}
+    for name, values in found.items():
+        if len(values) == 1:
+            yield f"{name}={values.pop()}"
+
+
+def _directory(jobs: Sequence[Adopted]) -> str:
+    """Where most management commands run; empty if no line says."""
+    known = Counter(job.command.directory for job in jobs if job.command.management and job.command.directory)
+    return next((directory for directory, _ in known.most_common(1)), "")
 
 
 def _source(entry: Entry | Unread) -> str:
@@ -182,5 +198,10 @@ def _of_all(jobs: Sequence[Adopted]) -> Iterator[str]:
         yield "All: a slot that no server has run in time is run late, once."
     if mailed := sorted({job.entry.variables["MAILTO"] for job in jobs if job.entry.variables.get("MAILTO")}):
         yield f"MAILTO={', '.join(mailed)}: the address hears of failures, and no more of each output."
+    if zones := sorted({job.zone for job in jobs if "CRON_TZ" in job.entry.variables}):
+        yield (
+            f"CRON_TZ={', '.join(zones)}: cronie heeds it, but Debian's and Ubuntu's cron runs lines in the machine's "
+            "zone. If that is yours, take it out, and adopt the lines again."
+        )
     if any(job.command.line for job in jobs):
         yield "Lines of a shell: if any command of a pipe fails, the run has failed."

@@ -88,8 +88,9 @@ def test_a_minute_by_chance_is_an_h() -> None:
 
 
 def test_a_command_that_the_project_does_not_have_stays() -> None:
-    jobs, (left,), _ = adopt("0 3 * * * python manage.py rebuild_everything", zone="UTC", commands=get_commands())
-    assert jobs == []
+    found = adopt("0 3 * * * python manage.py rebuild_everything", zone="UTC", commands=get_commands())
+    assert found.jobs == []
+    (left,) = found.left
     assert left.why == "this project has no command 'rebuild_everything'"
 
 
@@ -125,7 +126,7 @@ def test_it_needs_no_project(tmp_path: Path) -> None:
     file = tmp_path / "crontab"
     file.write_text(CRONTAB)
     said, complained = adopted(str(file), "--time-zone", "Europe/Rome", "--check")
-    assert complained == "8 become jobs, 3 stay, 0 are due at other instants.\n"
+    assert complained == "Jobs: 8; staying: 3; due at other instants: 0.\n"
     assert 'command_job(\n    "clearsessions",\n    schedule="*/5 * * * *",\n    time_zone="Europe/Rome",' in said
     assert adopted("--time-zone", "Europe/Rome", stdin=CRONTAB) == (said, "")
 
@@ -147,4 +148,14 @@ def test_in_a_project_it_is_a_command(tmp_path: Path, capsys: pytest.CaptureFixt
     call_command("singleton_adopt", str(file), users=True, time_zone="UTC", check=True)
     said, complained = capsys.readouterr()
     assert 'command_job("clearsessions", schedule="0 3 * * *", time_zone="UTC")' in said
-    assert complained.startswith("1 become jobs, 0 stay")
+    assert complained.startswith("Jobs: 1; staying: 0")
+
+
+def test_the_new_crontab_is_complete() -> None:
+    text = "MAILTO=ops@shop.example\nCRON_TZ=Europe/Rome\n0 1 * * * cd /opt/a && ./manage.py x\n@reboot ./start.sh\n"
+    said = jobs_py(adopt(text, zone="UTC"))
+    assert said.endswith(
+        "# The crontab of every server:\n#\n# MAILTO=ops@shop.example\n# CRON_TZ=Europe/Rome\n# @reboot ./start.sh\n"
+        "# * * * * *  cd /opt/a && .venv/bin/python manage.py singleton_worker --once\n"
+    )
+    assert "CRON_TZ=Europe/Rome: cronie heeds it" in said

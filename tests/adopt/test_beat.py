@@ -364,7 +364,7 @@ def test_the_command_reads_them(settings: Any, capsys: pytest.CaptureFixture[str
     call_command("singleton_adopt", celery=True, check=True)
     said, complained = capsys.readouterr()
     assert "def a():\n    shop.tasks.report.delay()" in said
-    assert complained == "2 become jobs, 1 stay, 0 are due at other instants.\n"
+    assert complained == "Jobs: 2; staying: 1; due at other instants: 0.\n"
     assert sent == []
 
 

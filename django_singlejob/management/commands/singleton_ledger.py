@@ -60,6 +60,8 @@ class Command(CallableCommand):
                 ledgers.append(ledger_of(name, since, until))
                 for line in _lines(ledgers[-1], since):
                     output.line(line)
+        if len(ledgers) > 1:
+            output.line(f"In all: {_summary(sum((ledger.counts for ledger in ledgers), Counter()))}.")
         output.end({"since": since, "until": until, "jobs": [*map(_facts, ledgers)]})
         if status := _status(ledgers):
             sys.exit(status)
@@ -75,11 +77,11 @@ def _status(ledgers: Iterable[Ledger]) -> int:
 def _lines(ledger: Ledger, since: datetime) -> Iterator[str]:
     zone = ledger.zone
     if ledger.since is None:
-        yield f"{ledger.name}: there is no record of a slot."
+        yield f"{ledger.name}: there is no record of a slot yet."
         return
     yield f"{ledger.name}: {_summary(ledger.counts)}."
     if ledger.since > since:
-        why = "there are too many slots. Use a shorter time." if ledger.is_cut else "there is no record."
+        why = "there are too many slots. Use a shorter time." if ledger.is_cut else "there is no record yet."
         yield f"  before {instant_in_words(ledger.since, zone)}: {why}"
     for stretch in ledger.stretches:
         yield f"  {_when(stretch, zone)}: {_reason(stretch, zone)}"

@@ -88,13 +88,13 @@ def test_it_says_where_the_record_begins() -> None:
     all_ran(night(begin=NIGHT + 7 * HOUR))
     assert told(*THAT_NIGHT) == (
         0,
-        ["nightly: 17 ran once, 0 twice, 0 did not.", "  before 2025-10-20 07:00:00 UTC: there is no record."],
+        ["nightly: 17 ran once, 0 twice, 0 did not.", "  before 2025-10-20 07:00:00 UTC: there is no record yet."],
     )
 
 
 def test_without_a_record_nothing_was_missed() -> None:
     scheduled(schedule="@hourly")
-    assert told() == (0, ["nightly: there is no record of a slot."])
+    assert told() == (0, ["nightly: there is no record of a slot yet."])
 
 
 def test_of_a_job_that_is_due_each_second_the_newest_slots_are_listed() -> None:
@@ -149,7 +149,8 @@ def test_the_default_is_the_last_day_of_all_jobs_with_a_schedule() -> None:
     now = database_now()
     for name in "hourly", "nightly":
         all_ran(night(begin=now - 30 * HOUR, until=now), job_name=name)
-    assert told() == (0, [f"{name}: 24 ran once, 0 twice, 0 did not." for name in ("hourly", "nightly")])
+    each = [f"{name}: 24 ran once, 0 twice, 0 did not." for name in ("hourly", "nightly")]
+    assert told() == (0, [*each, "In all: 48 ran once, 0 twice, 0 did not."])
 
 
 @pytest.mark.parametrize(
