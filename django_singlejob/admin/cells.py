@@ -105,6 +105,11 @@ def grouped(count: int) -> str:
     return number_format(count, force_grouping=True)
 
 
+def at_least(count: int, *, is_cut: bool) -> str:
+    """The figure, if more may have been left out."""
+    return _("at least %s") % grouped(count) if is_cut else str(count)
+
+
 def figure(number: float) -> str:
     """Any number, rounded to six digits if it is not whole: ``0.25``, or ``0,25`` if the user writes it so."""
     return grouped(number) if isinstance(number, int) else number_format(f"{number:.6g}")

@@ -3,7 +3,7 @@
 import math
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -266,19 +266,7 @@ def costs(won: Iterable[RecordedRun]) -> Costs | None:
     )
 
 
-def success_rate(counts: Mapping[str, int]) -> float | None:
-    """The share of the ended runs that were successful, without those that skipped themselves, from the number of runs
-    by status; ``None`` if there are none."""
-    ended = sum(count for status, count in counts.items() if status not in ("running", "skipped", STALE))
-    return counts.get("successful", 0) / ended if ended else None
-
-
 # --- what went wrong
-
-
-def errors_of(some: Iterable[RecordedRun]) -> dict[int, str]:
-    """The errors of these runs, by primary key, without those that have been pruned since."""
-    return dict(runs().filter(pk__in=[run.pk for run in some]).values_list("pk", "error"))
 
 
 class LastError(NamedTuple):

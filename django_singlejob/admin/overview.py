@@ -1,8 +1,7 @@
-"""The overview: it shows in ten seconds what is wrong and what to do, what runs, and what has run lately."""
+"""The overview: it shows in ten seconds what is wrong and what to do, what runs, and how each job is doing."""
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Sequence
+from datetime import datetime, timedelta
 from typing import Any, cast
 
 from django.core.exceptions import PermissionDenied
@@ -14,50 +13,48 @@ from django.utils import timezone
 from django.utils.decorators import method_decorator
 from django.utils.formats import date_format
 from django.utils.html import format_html
-from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _, gettext_lazy, ngettext
 from django.views.decorators.http import require_safe
 
 from django_singlejob.admin import history, ledger, recent
-from django_singlejob.admin.addresses import address
 from django_singlejob.admin.cells import (
+    at_least,
     badge,
     breakable,
     clock_time,
     duration,
-    first_line,
     grouped,
     link,
     list_of,
 )
 from django_singlejob.admin.forms import SlotForm, SpanForm
-from django_singlejob.admin.history import LastError, Period
+from django_singlejob.admin.history import Period
+from django_singlejob.admin.job_lines import Wanted, states, table_of_jobs
 from django_singlejob.admin.read_only import LIVE, ReadOnlyAdmin, is_refreshing, register_jobs
-from django_singlejob.admin.states import how_long
+from django_singlejob.admin.states import LISTED, how_long, progress
+from django_singlejob.admin.troubles import SERVERS, table_of_troubles
 from django_singlejob.jobs.names import NAME_LENGTH, is_storable
 from django_singlejob.locking.request import Reason
 from django_singlejob.models import JobLock
+from django_singlejob.models.jobs import database_now
 from django_singlejob.monitoring.causes import Answer
-from django_singlejob.monitoring.findings import Finding, Trouble, in_figures
+from django_singlejob.monitoring.findings import in_figures
 from django_singlejob.monitoring.health import Health, Level, State
 from django_singlejob.monitoring.queues import Queue
 from django_singlejob.monitoring.verdict import UnknownName, Verdict, judge
 from django_singlejob.monitoring.why import why
 from django_singlejob.monitoring.workers import SeenWorker, Server
-from django_singlejob.process.clock import instant_in_words
 from django_singlejob.process.escaping import shown
 
 HOURS = (1, 6, 24, 72)
 USUAL = 6
 HOURS_OF_LEDGER = 24
-# Two screens show no more. The other rows are in the lists.
+# The rest of the screen is for the jobs. The other rows are in the lists.
 MOST_ROWS = 5
-MOST_FAILURES = 3
 # More rows, for nothing else lists them.
 MOST_SERVERS = 50
-SERVERS = "singlejob-servers"
 NEEDED = ("view_jobstatus", "view_joblock", "view_jobrun")
 TONES = {Level.OK: "good", Level.WARNING: "warn", Level.CRITICAL: "bad"}
 LEVELS = {Level.OK: "", Level.WARNING: gettext_lazy("Warning"), Level.CRITICAL: gettext_lazy("Critical")}
@@ -89,8 +86,10 @@ class OverviewAdmin(ReadOnlyAdmin):
     @method_decorator(require_safe)
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         is_refresh, broken = self._begin(request)
-        found = overview(_hours(request), with_one_offs=self.may(request, "view_oneoffjob"), broken=broken)
-        context = {"title": capfirst(self.opts.verbose_name), **found, **(extra_context or {})}
+        wanted, may_acknowledge = Wanted.by(request.GET), self.may(request, "change_jobstatus")
+        with_one_offs = self.may(request, "view_oneoffjob")
+        found = overview(wanted, with_one_offs=with_one_offs, may_acknowledge=may_acknowledge, broken=broken)
+        context = {"title": capfirst(self.opts.verbose_name), "wanted": wanted, **found, **(extra_context or {})}
         return self._page(request, "overview_live.html" if is_refresh else "overview.html", context)
 
     @method_decorator(require_safe)
@@ -148,50 +147,53 @@ def _hours(request: HttpRequest) -> int:
     return next((hours for hours in HOURS if str(hours) == request.GET.get("hours")), USUAL)
 
 
-def overview(hours: int, *, with_one_offs: bool, broken: Sequence[Exception] = ()) -> dict[str, Any]:
+def overview(
+    wanted: Wanted, *, with_one_offs: bool, may_acknowledge: bool, broken: Sequence[Exception] = ()
+) -> dict[str, Any]:
     """The context of the page. ``broken``: why some jobs could not be registered."""
     verdict = judge(with_one_offs=with_one_offs, with_last_runs=True, broken=broken)
-    period = history.judged(history.period(timedelta(hours=hours)))
+    now = _now(verdict)
     return {
-        **_span(hours, period),
+        "at": _at(now),
         "headline": headline(verdict),
-        "states": states(verdict),
-        **_table_of_troubles(verdict),
+        "states": states(verdict, wanted),
+        **table_of_troubles(verdict, now, may_acknowledge=may_acknowledge),
         **_table_of_holders(verdict),
+        **table_of_jobs(verdict, wanted),
         **_table_of_queues(verdict),
         **_table_of_workers(verdict),
         **_table_of_servers(verdict),
-        **recent.lanes(period),
-        **_results(period),
-        "lists": {"joblock": list_of("joblock"), "failed": list_of("jobrun", status__exact="failed")},
+        "locks": list_of("joblock"),
     }
+
+
+def _now(verdict: Verdict) -> datetime:
+    """The time by the database's clock. Most rows have been read with it."""
+    rows = (row for health in verdict.healths for row in (health.status, health.lock) if row)
+    return next((row.now for row in rows), None) or database_now()
 
 
 def winners(hours: int) -> dict[str, Any]:
     """The context of the page about the winners and the lock cost."""
-    period, verdict = history.period(timedelta(hours=hours)), judge(with_one_offs=False)
+    period, verdict = history.judged(history.period(timedelta(hours=hours))), judge(with_one_offs=False)
     return {
         **_span(hours, period),
+        **recent.lanes(period),
         "winners": recent.winners(period, [*verdict.healths, *verdict.locks_of_workers]),
         "costs": recent.costs(period),
     }
 
 
+def _at(now: datetime) -> str:
+    return date_format(timezone.localtime(now), "H:i:s")
+
+
 def _span(hours: int, period: Period) -> dict[str, Any]:
     return {
-        "at": date_format(timezone.localtime(period.now), "H:i:s"),
         "hours": hours,
         "choices": [(choice, choice == hours) for choice in HOURS],
         "cut": _cut(period),
     }
-
-
-def _results(period: Period) -> dict[str, Any]:
-    """How the runs ended. Those of dead holders have not ended, but they are not running either."""
-    found = recent.results(period)
-    stale = sum(run.status == history.STALE for run in [*period.runs, *period.earlier])
-    badges = [(badge(State.STALE, State.STALE.label), stale, list_of("joblock", state="stale"))] if stale else []
-    return {**found, "results": badges + found["results"], "failures": found["failures"][:MOST_FAILURES]}
 
 
 def _cut(period: Period) -> str:
@@ -216,125 +218,15 @@ def headline(verdict: Verdict) -> tuple[str, str]:
     return TONES[verdict.level], text % {"level": LEVELS[verdict.level], "count": figures}
 
 
-def states(verdict: Verdict) -> list[tuple[SafeString, str]]:
-    """The number of jobs in each state, the worst state first, each with the URL of their list."""
-    counts = Counter(health.state for health in verdict.healths if health.is_job)
-    found = [
-        (badge(state, f"{_in_state(state, counts[state], verdict)} {state.label}"), _jobs_in(state))
-        for state in sorted(counts, key=lambda state: (-state.level, list(State).index(state)))
-    ]
-    if others := sum(not health.is_job for health in verdict.healths):
-        text = ngettext("%s lock of no job", "%s locks of no job", others)
-        found.append((badge("held", text % in_figures(others, is_cut=verdict.is_cut)), list_of("joblock")))
-    return found
-
-
-def _in_state(state: State, count: int, verdict: Verdict) -> str:
-    return str(in_figures(count, is_cut=verdict.is_ill_cut if state.level else verdict.is_cut))
-
-
-def _jobs_in(state: State) -> str:
-    return list_of("jobstatus", state=state.value)
-
-
-# --- what needs attention
-
-
-def _table_of_troubles(verdict: Verdict) -> dict[str, Any]:
-    found = verdict.findings[:MOST_ROWS]
-    failing = [finding.subject for finding in found if finding.kind == State.FAILING]
-    errors = history.last_errors(failing) if failing else {}
-    rows = [
-        (
-            _where(finding),
-            _level(finding),
-            shown(finding.what_happened),
-            shown(finding.what_to_do),
-            _last_error(finding.subject, errors) if finding.kind == State.FAILING else _why(finding),
-        )
-        for finding in found
-    ]
-    return {"troubles": rows, "more_troubles": _more(verdict.findings[MOST_ROWS:], is_cut=verdict.is_ill_cut)}
-
-
-def _level(finding: Finding) -> SafeString:
-    found = badge(finding.level.name.lower(), finding.kind.label)
-    if finding.acknowledged is None:
-        return found
-    by, until, reason = finding.acknowledged
-    text = _("acknowledged by {by} until {until}").format(by=by, until=instant_in_words(until))
-    return format_html("{} {} {}", found, badge("acknowledged", text), shown(reason))
-
-
-def _why(finding: Finding) -> SafeString | str:
-    """A link to the page that says why a job does not run; empty if it is not about that."""
-    if finding.kind not in (State.OVERDUE, State.DELAYED, State.UNSEEN):
-        return ""
-    url = f"{address('overview_why')}?{urlencode({'job': finding.subject})}"
-    return format_html('<a href="{}">{}</a>', url, _("Why?"))
-
-
-def _last_error(name: str, errors: Mapping[str, LastError]) -> SafeString:
-    """The last error of a job, with a link to its run, whose page begins with what went wrong. If that has been pruned,
-    or did not record an error, a link to all of the job's runs."""
-    last = errors.get(name)
-    if last and (text := first_line(last.error)):
-        return link("jobrun", last.pk, text)
-    return format_html('<a href="{}">{}</a>', list_of("jobrun", job_name=name), _("Its runs"))
-
-
-def _where(finding: Finding) -> SafeString:
-    """A link to the page on which to act."""
-    subject = shown(finding.subject)
-    match finding.about:
-        case "job":
-            return link("jobstatus", finding.subject, breakable(finding.subject))
-        case "queue":
-            return format_html('<a href="{}">{}</a>', _one_offs_of(finding), _("queue %s") % subject)
-        case "worker":
-            return link("joblock", finding.subject, _("worker %s") % subject)
-        case "server":
-            return format_html('<a href="#{}">{}</a>', SERVERS, _("server %s") % subject)
-        case "row":
-            return format_html("{}", subject)
-    return link("joblock", finding.subject, breakable(finding.subject))
-
-
-def _one_offs_of(finding: Finding) -> str:
-    status = "failed" if finding.kind == Trouble.FAILED else "waiting"
-    return list_of("oneoffjob", status__exact=status, queue_name__exact=finding.subject)
-
-
-def _more(others: Sequence[Finding], *, is_cut: bool) -> list[tuple[str, str]]:
-    """How many other findings there are on each kind of thing, with the URL of a list."""
-    abouts = ("job", "lock", "queue", "worker", "server", "row")
-    jobs, locks, queues, workers, servers, rows = (
-        sum(finding.about == about for finding in others) for about in abouts
-    )
-    found = [
-        (jobs, ngettext("And %s more job", "And %s more jobs", jobs), list_of("jobstatus", state="attention")),
-        (locks, ngettext("And %s more lock", "And %s more locks", locks), list_of("joblock", state="stale")),
-        (queues, ngettext("And %s more queue", "And %s more queues", queues), list_of("oneoffjob")),
-        (workers, ngettext("And %s more worker", "And %s more workers", workers), list_of("joblock", state="stale")),
-        (servers, ngettext("And %s more server", "And %s more servers", servers), f"#{SERVERS}"),
-        (rows, ngettext("And %s more row", "And %s more rows", rows), list_of("oneoffjob")),
-    ]
-    return [(text % _at_least(count, is_cut=is_cut), url) for count, text, url in found if count]
-
-
-def _at_least(count: int, *, is_cut: bool) -> str:
-    return _("at least %s") % grouped(count) if is_cut else str(count)
+# --- what there is
 
 
 def _rest(found: Sequence[object], *, is_cut: bool = False, most: int | None = None) -> str:
     """A note on those that do not fit into a table; empty if all do."""
     count = len(found) - (most or MOST_ROWS)
     if count > 0:
-        return _("And %s more") % _at_least(count, is_cut=is_cut)
+        return _("And %s more") % at_least(count, is_cut=is_cut)
     return _("And more") if is_cut else ""
-
-
-# --- what there is
 
 
 def _table_of_holders(verdict: Verdict) -> dict[str, Any]:
@@ -345,12 +237,13 @@ def _table_of_holders(verdict: Verdict) -> dict[str, Any]:
     return {"holders": rows, "more_holders": _rest(found, is_cut=verdict.is_cut)}
 
 
-def _how_held(health: Health, lock: JobLock) -> tuple[SafeString, str, str]:
-    """The state, the holder, and for how long it has held the lock, or has been silent. A dead holder does not run."""
+def _how_held(health: Health, lock: JobLock) -> tuple[SafeString, str, str, SafeString]:
+    """The state, the holder, for how long it has held the lock, or has been silent, and how far it is. A dead holder
+    does not run."""
     state = State.OVERRUNNING if health.state == State.OVERRUNNING else State.RUNNING
     if lock.is_suspected:
         state = State.IMPOSSIBLE if lock.is_impossible else State.STALE
-    return badge(state, state.label), shown(lock.holder), how_long(lock)
+    return badge(state, state.label), shown(lock.holder), how_long(lock), progress(lock, most=LISTED)
 
 
 def _table_of_queues(verdict: Verdict) -> dict[str, Any]:

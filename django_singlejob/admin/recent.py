@@ -1,23 +1,20 @@
-"""What happened in the last hours, as shown by the overview."""
+"""What happened in the last hours: which server ran what, and what the locks cost."""
 
-from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 from django.utils import timezone
-from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 
 from django_singlejob.admin import gantt, history
-from django_singlejob.admin.cells import badge, breakable, clock_time, distance, duration, first_line, link, list_of
+from django_singlejob.admin.cells import badge, distance, duration, list_of
 from django_singlejob.admin.charts import share
-from django_singlejob.admin.history import Period, RecordedRun
+from django_singlejob.admin.history import Period
 from django_singlejob.models import JobRun
 from django_singlejob.monitoring.health import Health
 
 MOST_SERVERS = 30
-FAILURES = 10
 LEGEND = [
     JobRun.Status.SUCCESSFUL,
     JobRun.Status.SKIPPED,
@@ -92,48 +89,3 @@ def _part(count: int, total: int) -> str:
 
 def _up_to(bound: timedelta | None) -> str:
     return _("more") if bound is None else _("up to %s") % duration(bound)
-
-
-def results(period: Period) -> dict[str, Any]:
-    """How the runs ended, and which of them failed or were abandoned."""
-    counts = _counts(period)
-    return {
-        "rate": rate(period),
-        "results": [
-            (badge(status, status.label), counts[status], list_of("jobrun", status__exact=status.value))
-            for status in JobRun.Status
-            if counts[status]
-        ],
-        "failures": _failures([run for run in period.runs if run.is_bad][:FAILURES], period),
-    }
-
-
-def rate(period: Period) -> str:
-    """The share of the ended runs that were successful; empty if none has ended."""
-    part = history.success_rate(_counts(period))
-    return "" if part is None else _("%s%%") % _percentage(part)
-
-
-def _percentage(part: float) -> str:
-    # Rounded down, so that 100% means that none failed.
-    tenths = int(part * 1000)
-    return number_format(tenths / 10, 1 if tenths % 10 else 0)
-
-
-def _counts(period: Period) -> Counter[str]:
-    return Counter(run.status for run in [*period.runs, *period.earlier])
-
-
-def _failures(found: Sequence[RecordedRun], period: Period) -> list[tuple[Any, ...]]:
-    errors = history.errors_of(found) if found else {}
-    return [
-        (
-            link("jobrun", run.pk, breakable(run.job_name)),
-            badge(run.status, history.label(run.status)),
-            distance(run.started_at, period.now),
-            clock_time(run.started_at),
-            run.hostname,
-            first_line(errors.get(run.pk, "")),
-        )
-        for run in found
-    ]

@@ -1,4 +1,4 @@
-"""A company with many jobs and servers, in a bad night: what the overview must still show on two screens."""
+"""A company with many jobs and servers, in a bad night: what the overview must still show on one screen."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def fill(number_of_jobs: int, number_of_servers: int) -> None:
     worker, of which the last one is dead."""
     now = datetime.now(UTC)
     servers = [f"web-{number}" for number in range(1, number_of_servers + 1)]
-    names = [f"{VERBS[number % 5]}_{NOUNS[number % 8]}" for number in range(number_of_jobs)]
+    names = [f"{VERBS[number % 5]}_{NOUNS[number % 8]}{_part(number // 40)}" for number in range(number_of_jobs)]
     for number, name in enumerate(names):
         _job(name, SCHEDULES[number % 4], servers, now, is_failing=number % 10 == 3)
     for number, name in enumerate(names[: max(number_of_jobs // 5, 2)]):
@@ -36,6 +36,10 @@ def fill(number_of_jobs: int, number_of_servers: int) -> None:
         is_dead = number and server == servers[-1]
         _hold(f"{WORKER_LOCK}.{number}", server, now - HOUR, silence=HOUR / 2 if is_dead else SECOND, job_name="")
     _enqueue(now)
+
+
+def _part(number: int) -> str:
+    return f"_{number}" if number else ""
 
 
 def _job(name: str, schedule: str, servers: Sequence[str], now: datetime, *, is_failing: bool) -> None:
@@ -52,6 +56,8 @@ def _job(name: str, schedule: str, servers: Sequence[str], now: datetime, *, is_
         time_zone="UTC",
         next_slot=next_slot(parse(schedule), now),
         last_started_at=slots[0],
+        last_finished_at=slots[0] + SECOND * (5 + len(name) * 9),
+        last_status="failed" if is_failing else "successful",
         run_count=len(slots),
         mean_duration=SECOND if is_failing else 20 * HOUR,
         consecutive_failures=3 if is_failing else 0,
@@ -79,6 +85,7 @@ def _hold(name: str, hostname: str, since: datetime, silence: timedelta, job_nam
         heartbeat_interval=10 * SECOND,
         expires_at=heartbeat_at + 10 * MINUTE,
         sent_at=heartbeat_at,
+        progress={"done": 120, "total": 500, "text": "importing"} if job_name is None else {},
     )
     if job_name is None:
         going_on: dict[str, Any] = {"status": "running", "finished_at": None, "duration": None, "token": token}

@@ -94,22 +94,27 @@
         return document.getElementById("singlejob-headline").textContent;
     }
 
-    // A refresh replaces the focused link. Focus its successor: of the links to the same URL, the one at its position.
+    // A refresh replaces the focused link or button. Focus its successor: of the links to the same URL, or the buttons
+    // of the same name, the one at its position.
     function rememberFocus() {
         const focused = document.activeElement;
         if (focused === live || !live.contains(focused)) {
             return () => {};
         }
-        const href = focused.getAttribute("href");
-        const position = linksTo(href).indexOf(focused);
+        const wanted = target(focused);
+        const position = ways(wanted).indexOf(focused);
         return () => {
-            const links = linksTo(href);
-            (links[position] ?? links[0] ?? live).focus({ preventScroll: true });
+            const found = ways(wanted);
+            (found[position] ?? found[0] ?? live).focus({ preventScroll: true });
         };
     }
 
-    function linksTo(href) {
-        return [...live.querySelectorAll("a")].filter((link) => link.getAttribute("href") === href);
+    function ways(wanted) {
+        return [...live.querySelectorAll("a, button")].filter((way) => target(way) === wanted);
+    }
+
+    function target(way) {
+        return way.getAttribute("href") ?? way.getAttribute("aria-label");
     }
 
     function showTime() {
