@@ -15,6 +15,7 @@ from django_singlejob.admin import history
 from django_singlejob.admin.addresses import address
 from django_singlejob.admin.cells import at_least, badge, breakable, distance, first_line, link, list_of
 from django_singlejob.admin.history import LastError
+from django_singlejob.models import JobStatus
 from django_singlejob.monitoring.findings import Finding, Trouble
 from django_singlejob.monitoring.health import State
 from django_singlejob.monitoring.verdict import Verdict
@@ -69,11 +70,11 @@ def _since(finding: Finding, now: datetime) -> SafeString | str:
     since, today = timezone.localtime(finding.since), timezone.localtime(now).date()
     at = date_format(since, "H:i" if since.date() == today else "Y-m-d H:i")
     text = _("since {time}, {ago}").format(time=at, ago=distance(finding.since, now))
-    title = instant_in_words(finding.since, since.tzinfo)
+    title = instant_in_words(finding.since, timezone.get_current_timezone())
     return format_html('<time datetime="{}" title="{}">{}</time>', finding.since.isoformat(), title, text)
 
 
-def _often(finding: Finding, statuses: Mapping[str, Any]) -> str:
+def _often(finding: Finding, statuses: Mapping[str, JobStatus]) -> str:
     """How often a job has failed in a row; empty if it is not about that."""
     status = statuses.get(finding.subject)
     if finding.kind != State.FAILING or status is None:

@@ -9,7 +9,8 @@ from uuid import uuid4
 import pytest
 
 from django_singlejob import singleton_job
-from django_singlejob.admin.overview import headline, states
+from django_singlejob.admin.job_lines import Wanted, states
+from django_singlejob.admin.overview import headline
 from django_singlejob.models import JobStatus
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.locks import locks
@@ -111,7 +112,7 @@ def test_the_counts_say_that_there_are_more() -> None:
     fine_jobs_and_locks()
     verdict = judge()
     assert headline(verdict) == ("good", "All is well")
-    shown = [str(state) for state, _url in states(verdict)]
+    shown = [str(state) for state, _url, _is_chosen in states(verdict, Wanted())]
     assert ["5 or more idle" in shown[0], "5 or more locks of no job" in shown[1]] == [True, True]
     gates().update(consecutive_failures=1)
     assert headline(judge()) == ("bad", "Critical: 10 or more problems need attention")
