@@ -122,7 +122,10 @@ def _line(health: Health) -> tuple[object, ...]:
 
 def _story(health: Health) -> str:
     """Since when it is in this state, or how often."""
-    return how_long(health.lock) if health.lock and health.state in _HELD else story(health)
+    if health.lock and health.state in _HELD:
+        return how_long(health.lock)
+    failures = health.status.consecutive_failures if health.status else 0
+    return _("%d in a row") % failures if health.state == State.FAILING and failures > 1 else story(health)
 
 
 def _last_run(status: JobStatus) -> tuple[SafeString | str, SafeString | str]:

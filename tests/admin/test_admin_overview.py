@@ -313,7 +313,7 @@ def test_a_line_says_how_often_a_job_failed_and_for_how_long_it_is_due(viewer: C
     known(consecutive_failures=3, last_status="failed", last_finished_at=DBNow() - HOUR)
     known("tardy", schedule="* * * * *", time_zone="UTC", next_slot=DBNow() - 2 * HOUR)
     tardy, nightly = lines(viewer)
-    assert nightly.startswith("nightly failing 3 times in a row failed 1 h 0 min ago")
+    assert nightly.startswith("nightly failing 3 in a row failed 1 h 0 min ago")
     assert re.fullmatch(r"tardy overdue by 2 h 0 min - - due for 2 h 0 min", tardy), tardy
 
 

@@ -56,7 +56,7 @@ def _job(name: str, schedule: str, servers: Sequence[str], now: datetime, *, is_
         time_zone="UTC",
         next_slot=next_slot(parse(schedule), now),
         last_started_at=slots[0],
-        last_finished_at=slots[0] + SECOND * (5 + len(name) * 9),
+        last_finished_at=min(slots[0] + SECOND * (5 + len(name) * 9), now),
         last_status="failed" if is_failing else "successful",
         run_count=len(slots),
         mean_duration=SECOND if is_failing else 20 * HOUR,

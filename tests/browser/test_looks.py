@@ -65,9 +65,10 @@ DOCUMENTED = {
     "clear-light-desktop": "clear",
 }
 THEMES: list[Theme] = ["light", "dark"]
-#: The panels, and the cells of tables, whose words reach into the next one.
+#: The panels, and the cells of tables, whose words reach into the next one. Some cells are cut on purpose.
 TOO_NARROW = """() => [...document.querySelectorAll(".singlejob-panel, .singlejob-table :is(th, td)")]
     .filter(cell => getComputedStyle(cell.parentElement.parentElement).position !== "absolute")
+    .filter(cell => getComputedStyle(cell).textOverflow !== "ellipsis")
     .filter(cell => cell.scrollWidth > cell.clientWidth)
     .map(cell => cell.textContent)"""
 
