@@ -38,6 +38,7 @@ from django_singlejob.monitoring.ledger import (
     Stretch,
     jobs_in_trouble,
     ledger_of,
+    ledgers_of,
     scheduled_jobs,
 )
 from django_singlejob.process.clock import instant_in_words
@@ -114,7 +115,9 @@ def of_all(since: datetime | None, hours: int, number: str | None) -> dict[str, 
     page = Paginator(sorted(scheduled_jobs(), key=lambda name: (name not in troubled, name)), PER_PAGE).get_page(number)
     names = list(page.object_list)
     healths = {health.name: health for health in survey(names).healths if health.is_job} if names else {}
-    ledgers = {name: ledger_of(name, span.since, span.until, MOST_LINES) for name in names}
+    known = [healths[name] for name in names if name in healths]
+    ledgers = ledgers_of(known, span.now, span.since, span.until, MOST_LINES) if known else {}
+    names = [*ledgers]
     coming = _coming(span, healths)
     by_name = {job.name: job for job in coming}
     names.sort(key=lambda name: (_worst(ledgers[name]), name))

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from django.utils.text import format_lazy
 from django.utils.translation import gettext
@@ -42,19 +42,42 @@ MOST_COUNTED = 50_000
 WRONG = timedelta(seconds=5)
 
 
+class SharedServers:
+    """The servers that ask, read when a job is the first to need them."""
+
+    @cached_property
+    def found(self) -> list[Server]:
+        """Those that ask, or asked lately."""
+        return servers(marks(REMEMBERED))
+
+
 class JobFacts:
     """What is known of a job."""
 
-    def __init__(self, name: str, *, has_one_offs: bool = True) -> None:
-        """``has_one_offs``: whether its one-offs may be shown. Raises ``UnknownName``."""
-        self.name, self.now, self.has_one_offs = name, database_now(), has_one_offs
+    def __init__(
+        self,
+        name: str,
+        now: datetime,
+        status: "JobStatus | None",
+        *,
+        has_one_offs: bool = True,
+        shared: SharedServers | None = None,
+    ) -> None:
+        """``has_one_offs``: whether its one-offs may be shown. ``shared``: the servers, for several jobs. Raises
+        ``UnknownName``."""
+        self.name, self.now, self.status, self.has_one_offs = name, now, status, has_one_offs
+        self._shared = shared or SharedServers()
         self.job: Job | None = registry.get(self.name) if registry.is_known(self.name) else None
-        self.status: JobStatus | None = gates().filter(name=self.name).survey().get(self.name)
         if not (self.job or self.status):
             raise UnknownName(
                 f"There is no job {self.name!r}: none of that name is registered, and none has run. Check the name: "
                 "singleton_status lists them."
             )
+
+    @classmethod
+    def read(cls, name: str, *, has_one_offs: bool = True) -> Self:
+        """Of one job. Raises ``UnknownName``."""
+        return cls(name, database_now(), gates().filter(name=name).survey().get(name), has_one_offs=has_one_offs)
 
     @cached_property
     def schedule(self) -> Schedule | None:
@@ -83,10 +106,16 @@ class JobFacts:
         """The lock, if it is held now."""
         return next(iter(locks().filter(name=self.job.lock if self.job else self.name).survey(1)), None)
 
-    @cached_property
+    @property
     def servers(self) -> list[Server]:
         """Those that ask, or asked lately."""
-        return servers(marks(REMEMBERED))
+        return self._shared.found
+
+    @cached_property
+    def first_slot(self) -> datetime | None:
+        """The slot of its first run that had one; ``None``: there is none."""
+        with_slot = runs().filter(job_name=self.name, slot__isnull=False).exclude(trigger="manual")
+        return with_slot.order_by("started_at").values_list("slot", flat=True).first()
 
     @property
     def grace(self) -> timedelta:

@@ -12,13 +12,13 @@ from functools import cached_property
 from heapq import nsmallest
 from itertools import chain, groupby, islice
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import models
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 from django.utils.translation import gettext_lazy as _
 
-from django_singlejob.conf import options
+from django_singlejob.conf import ZERO, options
 from django_singlejob.jobs import registry
 from django_singlejob.jobs.schedule import EPOCH, MINUTE, Every, Schedule, next_slot, slots_between
 from django_singlejob.models.jobs import MILLISECOND, gates
@@ -27,14 +27,16 @@ from django_singlejob.models.one_offs import one_offs
 from django_singlejob.models.runs import runs
 from django_singlejob.monitoring.causes import Answer, Cause
 from django_singlejob.monitoring.evidence import Change, Pause, changes, pauses
-from django_singlejob.monitoring.health import OVERDUE
+from django_singlejob.monitoring.health import OVERDUE, Health
 from django_singlejob.monitoring.job_facts import JobFacts
+from django_singlejob.monitoring.many_facts import by_name, facts_of
 from django_singlejob.monitoring.why_then import RUN_WITHIN, answer_of
 from django_singlejob.process.clock import DBNow
 from django_singlejob.to_come import JUST
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobRun
+    from django_singlejob.models.runs import JobRunQuerySet
 
 # Of each job: how many slots and runs are looked at, the newest; for how many reasons it asks; how many stretches of
 # slots it lists.
@@ -129,17 +131,35 @@ def jobs_in_trouble(since: datetime, until: datetime) -> set[str]:
         started_at__gte=since, started_at__lt=until, status__in=("failed", "abandoned", "interrupted")
     )
     late = gates().filter(next_slot__lt=DBNow() - OVERDUE)
-    return {
-        *given_up.values_list("job_name", flat=True).distinct(),
-        *ended.order_by().values_list("job_name", flat=True).distinct(),
-        *late.values_list("name", flat=True),
-    }
+    names: list[QuerySet[Any, Any]] = [each.order_by().values_list("job_name") for each in (given_up, ended)]
+    return {name for (name,) in late.order_by().values_list("name").union(*names)}
 
 
 def ledger_of(name: str, since: datetime, until: datetime, most: int = MOST_STRETCHES) -> Ledger:
     """The job's slots from ``since`` on, and before ``until``, as far as they are past. At most ``most`` stretches are
     listed. Raises ``UnknownName``."""
-    facts = JobFacts(name)
+    return _ledger(JobFacts.read(name), since, until, most)
+
+
+def ledgers_of(
+    healths: Sequence[Health], now: datetime, since: datetime, until: datetime, most: int = MOST_STRETCHES
+) -> dict[str, Ledger]:
+    """The same of many jobs, by name. What became of their slots takes three statements."""
+    facts = facts_of(healths, now)
+    grace = max((each.grace for each in facts.values()), default=ZERO)
+    newest = _newest(runs().filter(job_name__in=[*facts]), since.astimezone(UTC), until.astimezone(UTC), grace)
+    read = by_name(newest if len(newest) <= MOST_SLOTS else None, lambda run: run.job_name)
+    return {
+        name: _ledger(each, since, until, most, None if read is None else read.get(name, []))
+        for name, each in facts.items()
+    }
+
+
+def _ledger(
+    facts: JobFacts, since: datetime, until: datetime, most: int, read: "Sequence[JobRun] | None" = None
+) -> Ledger:
+    """``read``: its runs then, the newest first; ``None``: they have not been read."""
+    name = facts.name
     known, until = _known(facts), min(until.astimezone(UTC), facts.now)
     if known is None or known.since >= until:
         return Ledger(name, facts.zone, None, is_cut=False, counts=Counter(), stretches=[], left_out=0)
@@ -147,7 +167,7 @@ def ledger_of(name: str, since: datetime, until: datetime, most: int = MOST_STRE
     # Without a slot between them, nothing is missing.
     if facts.schedule is None or next_slot(facts.schedule, begin - JUST) < known.since:
         begin = max(begin, known.since)
-    ran, read_since = _ran(facts, begin, until)
+    ran, read_since = _ran(facts, begin, until, read)
     slots, slots_since = _slots(facts, read_since, until)
     ran = {key: found for key, found in ran.items() if key >= _key(slots_since)}
     entries = Entries(facts, known.complete_since, ran, {_key(slot): slot for slot in slots})
@@ -176,8 +196,7 @@ class Known(NamedTuple):
 
 def _known(facts: JobFacts) -> Known | None:
     """``None``: neither a run nor a note tells that it had a schedule."""
-    with_slot = runs().filter(job_name=facts.name, slot__isnull=False).exclude(trigger="manual").order_by("started_at")
-    recorded = [*with_slot.values_list("slot", flat=True)[:1], facts.status.next_slot if facts.status else None]
+    recorded = [facts.first_slot, facts.status.next_slot if facts.status else None]
     noted = [change.at if change.before else _begin_after(change) for change in islice(changes(facts.notes), 1)]
     known = sorted(filter(None, (*recorded, *noted)))
     complete = known if facts.has_all_runs else sorted(filter(None, recorded))
@@ -187,21 +206,41 @@ def _known(facts: JobFacts) -> Known | None:
 # --- the slots
 
 
-def _ran(facts: JobFacts, begin: datetime, until: datetime) -> "tuple[dict[int, list[JobRun]], datetime]":
+def _ran(
+    facts: JobFacts, begin: datetime, until: datetime, read: "Sequence[JobRun] | None"
+) -> "tuple[dict[int, list[JobRun]], datetime]":
     """The runs of each slot, by its key, the oldest first, and from which slot on they were read: there may be too
     many. Later slots than ``until`` are among them, because one of these may have run in place of an earlier one."""
-    early = max(EARLY, options().slot_tolerance)
-    rows = runs().filter(job_name=facts.name, started_at__gte=begin - early)
-    span = (begin - MILLISECOND, until + facts.grace + early)
-    rows = rows.filter(Q(slot__range=span) | Q(retried_slot__range=span))
-    newest = [*rows.defer("traceback", "output", "origin").order_by("-started_at", "-pk")[: MOST_SLOTS + 1]]
+    if read is None:
+        newest = _newest(runs().filter(job_name=facts.name), begin, until, facts.grace)
+    else:
+        newest = [run for run in read if _is_within(run, begin, until, facts.grace)]
     if len(newest) > MOST_SLOTS:
-        begin = newest[-1].started_at + early
+        begin = newest[-1].started_at + _early()
     found: dict[int, list[JobRun]] = {}
     for run in reversed(newest):
         if slot := run.slot or run.retried_slot:
             found.setdefault(_key(slot), []).append(run)
     return found, begin
+
+
+def _newest(rows: "JobRunQuerySet", begin: datetime, until: datetime, grace: timedelta) -> "list[JobRun]":
+    """These runs, if they are of slots from ``begin`` on, the newest first: one more than ``MOST_SLOTS`` at most."""
+    first, last = begin - MILLISECOND, until + grace + _early()
+    found = rows.filter(Q(slot__range=(first, last)) | Q(retried_slot__range=(first, last)))
+    found = found.filter(started_at__gte=begin - _early()).defer("traceback", "output", "origin")
+    return [*found.order_by("-started_at", "-pk")[: MOST_SLOTS + 1]]
+
+
+def _is_within(run: "JobRun", begin: datetime, until: datetime, grace: timedelta) -> bool:
+    """Whether ``_newest`` would read it."""
+    first, last = begin - MILLISECOND, until + grace + _early()
+    slots = (slot for slot in (run.slot, run.retried_slot) if slot)
+    return run.started_at >= begin - _early() and any(first <= slot <= last for slot in slots)
+
+
+def _early() -> timedelta:
+    return max(EARLY, options().slot_tolerance)
 
 
 def _key(slot: datetime) -> int:

@@ -15,7 +15,7 @@ from django_singlejob.monitoring.why_then import answer_at
 def why(name: str, at: datetime | None = None, *, has_one_offs: bool = True) -> list[Answer]:
     """Why the job runs or does not now, or why it did or did not at its slot in the minute ``at``. A naive instant is
     in the job's zone; an hour that a change of clocks repeats has two answers. Raises ``UnknownName``."""
-    known = JobFacts(name, has_one_offs=has_one_offs)
+    known = JobFacts.read(name, has_one_offs=has_one_offs)
     if at is None:
         return [answer_now(known)]
     both = [at] if at.tzinfo else [at.replace(tzinfo=known.zone, fold=fold) for fold in (0, 1)]

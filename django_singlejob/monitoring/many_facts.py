@@ -1,0 +1,73 @@
+"""What is known of many jobs, read by a fixed number of statements. It only reads.
+
+Each of these facts is one that ``JobFacts`` would read by itself. If there are too many rows, it does.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, TypeVar
+
+from django.db.models import Case, Count, OuterRef, Subquery, When
+from django.db.models.functions import Coalesce
+
+from django_singlejob.models.jobs import gates
+from django_singlejob.models.notes import notes
+from django_singlejob.models.runs import runs
+from django_singlejob.monitoring.health import Health
+from django_singlejob.monitoring.job_facts import MOST, MOST_COUNTED, JobFacts, SharedServers
+
+if TYPE_CHECKING:
+    from django_singlejob.models import JobNote
+
+# So many of all jobs together.
+MOST_NOTES = 20 * MOST
+
+Row = TypeVar("Row")
+
+
+def facts_of(healths: Collection[Health], now: datetime) -> dict[str, JobFacts]:
+    """What is known of these jobs, by name. Takes two statements, and a third one if servers matter."""
+    shared = SharedServers()
+    found = {each.name: JobFacts(each.name, now, each.status, shared=shared) for each in healths}
+    names = [*found]
+    first_slots, complete = _of_gates(names)
+    noted = by_name(_notes_of(names), lambda note: note.job_name)
+    for name, facts in found.items():
+        # If it has no gate, it asks by itself.
+        if facts.status:
+            facts.first_slot, facts.has_all_runs = first_slots.get(name), name in complete
+        if noted is not None:
+            facts.notes = noted.get(name, [])[-MOST:]
+    return found
+
+
+def by_name(rows: Iterable[Row] | None, name_of: Callable[[Row], str]) -> dict[str, list[Row]] | None:
+    """The rows of each job, in their order; ``None`` if there were too many."""
+    if rows is None:
+        return None
+    found: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        found[name_of(row)].append(row)
+    return found
+
+
+def _of_gates(names: Sequence[str]) -> tuple[dict[str, datetime | None], set[str]]:
+    """The slot of each job's first run, and the jobs of which no run was pruned."""
+    of_job = runs().filter(job_name=OuterRef("name"))
+    first = of_job.filter(slot__isnull=False).exclude(trigger="manual").order_by("started_at").values("slot")[:1]
+    ended = of_job.exclude(status="running").order_by().values("job_name").annotate(number=Count("pk")).values("number")
+    # Too many are not counted.
+    counted = Case(When(run_count__lte=MOST_COUNTED, then=Coalesce(Subquery(ended), 0)), default=-1)
+    rows = gates().filter(name__in=names).annotate(first_slot=Subquery(first), ended=counted)
+    found = [*rows.values_list("name", "first_slot", "run_count", "ended")]
+    return (
+        {name: slot for name, slot, _count, _ended in found},
+        {name for name, _slot, count, ended in found if ended >= count},
+    )
+
+
+def _notes_of(names: Sequence[str]) -> "list[JobNote] | None":
+    """The notes of these jobs, the oldest first; ``None``: there are too many."""
+    newest = [*notes().filter(job_name__in=names).order_by("-at", "-pk")[: MOST_NOTES + 1]]
+    return newest[::-1] if len(newest) <= MOST_NOTES else None
