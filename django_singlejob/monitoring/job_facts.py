@@ -15,7 +15,7 @@ from django_singlejob.jobs.schedule import Schedule
 from django_singlejob.jobs.slots import MISFIRE_GRACE
 from django_singlejob.models.jobs import database_now, gates
 from django_singlejob.models.locks import locks
-from django_singlejob.models.notes import notes
+from django_singlejob.models.notes import NoteKind, notes
 from django_singlejob.models.runs import runs
 from django_singlejob.monitoring.causes import (
     WORDS,
@@ -50,6 +50,16 @@ class SharedServers:
         """Those that ask, or asked lately."""
         return servers(marks(REMEMBERED))
 
+    def comebacks(self, slot: datetime) -> "list[JobNote]":
+        """The notes of servers that came back after this slot."""
+        if len(self._comebacks) < MOST:
+            return [note for note in self._comebacks if note.last_slot and note.last_slot >= slot]
+        return [*notes().filter(kind=NoteKind.SERVER_BACK, last_slot__gte=slot)[:MOST]]
+
+    @cached_property
+    def _comebacks(self) -> "list[JobNote]":
+        return [*notes().filter(kind=NoteKind.SERVER_BACK)[:MOST]]
+
 
 class JobFacts:
     """What is known of a job."""
@@ -67,6 +77,8 @@ class JobFacts:
         ``UnknownName``."""
         self.name, self.now, self.status, self.has_one_offs = name, now, status, has_one_offs
         self._shared = shared or SharedServers()
+        # All of a span of slots, if they were read with those of other jobs.
+        self.read_runs: Sequence[JobRun] = ()
         self.job: Job | None = registry.get(self.name) if registry.is_known(self.name) else None
         if not (self.job or self.status):
             raise UnknownName(
@@ -98,8 +110,8 @@ class JobFacts:
     @cached_property
     def lock_names(self) -> set[str]:
         """Its lock's name, now and in its newest run."""
-        newest = runs().filter(job_name=self.name).exclude(lock="").order_by("-started_at")
-        return {self.job.lock if self.job else self.name, *newest.values_list("lock", flat=True)[:1]}
+        now = self.job.lock if self.job else self.name
+        return {now, self.newest_lock or now}
 
     @cached_property
     def lock(self) -> "JobLock | None":
@@ -110,6 +122,30 @@ class JobFacts:
     def servers(self) -> list[Server]:
         """Those that ask, or asked lately."""
         return self._shared.found
+
+    def comebacks(self, slot: datetime) -> "list[JobNote]":
+        """The notes of servers that came back after this slot."""
+        return self._shared.comebacks(slot)
+
+    @cached_property
+    def first_own(self) -> datetime | None:
+        """The slot of its first run, or when that began; ``None``: it has not run, or only by hand."""
+        of_itself = runs().filter(job_name=self.name).exclude(trigger="manual", slot__isnull=False)
+        first = of_itself.order_by("started_at").first()
+        return (first.slot or first.started_at) if first else None
+
+    def next_run(self, slot: datetime) -> "JobRun | None":
+        """The run of the next slot after this one that ran. By hand, a slot takes no other one with it."""
+        known = (run for run in self.read_runs if run.slot and run.slot > slot and run.trigger != "manual")
+        found = min(known, key=lambda run: run.slot or slot, default=None)
+        later = runs().filter(job_name=self.name, slot__gt=slot)
+        return found or later.exclude(trigger="manual").order_by("slot").first()
+
+    @cached_property
+    def newest_lock(self) -> str | None:
+        """The lock's name in its newest run."""
+        newest = runs().filter(job_name=self.name).exclude(lock="").order_by("-started_at")
+        return newest.values_list("lock", flat=True).first()
 
     @cached_property
     def first_slot(self) -> datetime | None:

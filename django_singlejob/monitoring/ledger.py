@@ -149,16 +149,13 @@ def ledgers_of(
     grace = max((each.grace for each in facts.values()), default=ZERO)
     newest = _newest(runs().filter(job_name__in=[*facts]), since.astimezone(UTC), until.astimezone(UTC), grace)
     read = by_name(newest if len(newest) <= MOST_SLOTS else None, lambda run: run.job_name)
-    return {
-        name: _ledger(each, since, until, most, None if read is None else read.get(name, []))
-        for name, each in facts.items()
-    }
+    for name, each in facts.items():
+        each.read_runs = read.get(name, []) if read else []
+    return {name: _ledger(each, since, until, most, is_read=read is not None) for name, each in facts.items()}
 
 
-def _ledger(
-    facts: JobFacts, since: datetime, until: datetime, most: int, read: "Sequence[JobRun] | None" = None
-) -> Ledger:
-    """``read``: its runs then, the newest first; ``None``: they have not been read."""
+def _ledger(facts: JobFacts, since: datetime, until: datetime, most: int, *, is_read: bool = False) -> Ledger:
+    """``is_read``: whether its runs then have been read."""
     name = facts.name
     known, until = _known(facts), min(until.astimezone(UTC), facts.now)
     if known is None or known.since >= until:
@@ -167,7 +164,7 @@ def _ledger(
     # Without a slot between them, nothing is missing.
     if facts.schedule is None or next_slot(facts.schedule, begin - JUST) < known.since:
         begin = max(begin, known.since)
-    ran, read_since = _ran(facts, begin, until, read)
+    ran, read_since = _ran(facts, begin, until, is_read=is_read)
     slots, slots_since = _slots(facts, read_since, until)
     ran = {key: found for key, found in ran.items() if key >= _key(slots_since)}
     entries = Entries(facts, known.complete_since, ran, {_key(slot): slot for slot in slots})
@@ -207,14 +204,14 @@ def _known(facts: JobFacts) -> Known | None:
 
 
 def _ran(
-    facts: JobFacts, begin: datetime, until: datetime, read: "Sequence[JobRun] | None"
+    facts: JobFacts, begin: datetime, until: datetime, *, is_read: bool
 ) -> "tuple[dict[int, list[JobRun]], datetime]":
     """The runs of each slot, by its key, the oldest first, and from which slot on they were read: there may be too
     many. Later slots than ``until`` are among them, because one of these may have run in place of an earlier one."""
-    if read is None:
-        newest = _newest(runs().filter(job_name=facts.name), begin, until, facts.grace)
+    if is_read:
+        newest = [run for run in facts.read_runs if _is_within(run, begin, until, facts.grace)]
     else:
-        newest = [run for run in read if _is_within(run, begin, until, facts.grace)]
+        newest = _newest(runs().filter(job_name=facts.name), begin, until, facts.grace)
     if len(newest) > MOST_SLOTS:
         begin = newest[-1].started_at + _early()
     found: dict[int, list[JobRun]] = {}

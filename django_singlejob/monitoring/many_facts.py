@@ -6,7 +6,7 @@ Each of these facts is one that ``JobFacts`` would read by itself. If there are 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from django.db.models import Case, Count, OuterRef, Subquery, When
 from django.db.models.functions import Coalesce
@@ -31,12 +31,12 @@ def facts_of(healths: Collection[Health], now: datetime) -> dict[str, JobFacts]:
     shared = SharedServers()
     found = {each.name: JobFacts(each.name, now, each.status, shared=shared) for each in healths}
     names = [*found]
-    first_slots, complete = _of_gates(names)
+    told = _first_and_newest(names)
     noted = by_name(_notes_of(names), lambda note: note.job_name)
     for name, facts in found.items():
         # If it has no gate, it asks by itself.
-        if facts.status:
-            facts.first_slot, facts.has_all_runs = first_slots.get(name), name in complete
+        if name in told:
+            facts.first_slot, facts.first_own, facts.newest_lock, facts.has_all_runs = told[name]
         if noted is not None:
             facts.notes = noted.get(name, [])[-MOST:]
     return found
@@ -52,19 +52,31 @@ def by_name(rows: Iterable[Row] | None, name_of: Callable[[Row], str]) -> dict[s
     return found
 
 
-def _of_gates(names: Sequence[str]) -> tuple[dict[str, datetime | None], set[str]]:
-    """The slot of each job's first run, and the jobs of which no run was pruned."""
+class _FirstAndNewest(NamedTuple):
+    """What the oldest and the newest runs of a job say."""
+
+    first_slot: datetime | None
+    first_own: datetime | None
+    newest_lock: str | None
+    has_all_runs: bool
+
+
+def _first_and_newest(names: Sequence[str]) -> dict[str, _FirstAndNewest]:
+    """Of each of these jobs that has a gate, by name."""
     of_job = runs().filter(job_name=OuterRef("name"))
-    first = of_job.filter(slot__isnull=False).exclude(trigger="manual").order_by("started_at").values("slot")[:1]
+    oldest = of_job.order_by("started_at")
+    first = oldest.filter(slot__isnull=False).exclude(trigger="manual").values("slot")
+    own = oldest.exclude(trigger="manual", slot__isnull=False).values(at=Coalesce("slot", "started_at"))
+    newest = of_job.exclude(lock="").order_by("-started_at").values("lock")
     ended = of_job.exclude(status="running").order_by().values("job_name").annotate(number=Count("pk")).values("number")
     # Too many are not counted.
     counted = Case(When(run_count__lte=MOST_COUNTED, then=Coalesce(Subquery(ended), 0)), default=-1)
-    rows = gates().filter(name__in=names).annotate(first_slot=Subquery(first), ended=counted)
-    found = [*rows.values_list("name", "first_slot", "run_count", "ended")]
-    return (
-        {name: slot for name, slot, _count, _ended in found},
-        {name for name, _slot, count, ended in found if ended >= count},
-    )
+    facts = {"first": Subquery(first[:1]), "own": Subquery(own[:1]), "newest": Subquery(newest[:1]), "ended": counted}
+    rows = gates().filter(name__in=names).annotate(**facts)
+    return {
+        name: _FirstAndNewest(first, own, newest, has_all_runs=ended >= count)
+        for name, count, first, own, newest, ended in rows.values_list("name", "run_count", *facts)
+    }
 
 
 def _notes_of(names: Sequence[str]) -> "list[JobNote] | None":

@@ -9,7 +9,7 @@ from django.utils.translation import gettext
 
 from django_singlejob.jobs.schedule import MINUTE, Schedule, latest_slot, next_slot, slots_between
 from django_singlejob.models.jobs import MILLISECOND
-from django_singlejob.models.notes import NoteKind, notes
+from django_singlejob.models.notes import NoteKind
 from django_singlejob.models.runs import runs
 from django_singlejob.monitoring.causes import (
     NO_MARKS,
@@ -117,13 +117,8 @@ def _moved_at(known: JobFacts, slot: datetime) -> datetime:
     """When the schedule moved past the slot; now, if it has not."""
     if note := misses(known.notes, slot):
         return note.at
-    later = _next_run(known, slot)
+    later = known.next_run(slot)
     return later.started_at if later else known.now
-
-
-def _next_run(known: JobFacts, slot: datetime) -> "JobRun | None":
-    later = runs().filter(job_name=known.name, slot__gt=slot)
-    return later.exclude(trigger="manual").order_by("slot").first()  # by hand, a slot takes no other one with it
 
 
 def _no_record(known: JobFacts, slot: datetime, moved_at: datetime) -> Answer | None:
@@ -131,10 +126,8 @@ def _no_record(known: JobFacts, slot: datetime, moved_at: datetime) -> Answer | 
         begin = change.note.first_slot
         if not change.texts[0] and begin and change.at - MINUTE <= slot < min(change.at, begin - MILLISECOND):
             return known.say(Cause.NO_RECORD, slot=slot, since=begin)  # it had no schedule yet
-    of_itself = runs().filter(job_name=known.name).exclude(trigger="manual", slot__isnull=False)
-    first = of_itself.order_by("started_at").first()
     noted = known.notes[:1] if known.has_all_runs else []
-    begins = [*([first.slot or first.started_at] if first else []), *(note.at for note in noted)]
+    begins = [*([known.first_own] if known.first_own else []), *(note.at for note in noted)]
     is_due_still = known.status and known.status.next_slot and known.status.next_slot <= slot
     if is_due_still or misses(known.notes, slot) or (begins and slot >= min(begins) - MINUTE):
         return None
@@ -188,7 +181,7 @@ def _asking_at(known: JobFacts, slot: datetime) -> list[Server]:
 
 def _gaps(known: JobFacts, slot: datetime) -> list[Gap]:
     """Of each server that is known to have been silent then. After its last mark it may have asked for a while."""
-    back = map(gap_of, notes().filter(kind=NoteKind.SERVER_BACK, last_slot__gte=slot)[:MOST])
+    back = map(gap_of, known.comebacks(slot))
     silent = (Gap(each.hostname, each.queues, each.seen_at, known.now) for each in known.servers)
     return [gap for gap in (*back, *silent) if gap.since + MARKED_EVERY < slot < gap.until]
 
@@ -211,7 +204,7 @@ def _given_up(known: JobFacts, slot: datetime, moved_at: datetime) -> Answer | N
 
 
 def _together(known: JobFacts, slot: datetime, moved_at: datetime) -> Answer | None:
-    later = _next_run(known, slot)
+    later = known.next_run(slot)
     if later is None or later.started_at > slot + known.grace + MINUTE or (known.job and known.job.catch_up == "all"):
         return None
     facts: dict[str, Any] = {"later": later.slot, "started": later.started_at, "server": later.hostname}
