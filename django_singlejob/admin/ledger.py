@@ -36,10 +36,9 @@ from django_singlejob.monitoring.ledger import (
     Ledger,
     SlotOutcome,
     Stretch,
-    jobs_in_trouble,
     ledger_of,
     ledgers_of,
-    scheduled_jobs,
+    worst_first,
 )
 from django_singlejob.process.clock import instant_in_words
 from django_singlejob.process.escaping import listed, shown
@@ -111,8 +110,7 @@ class Span(NamedTuple):
 def of_all(since: datetime | None, hours: int, number: str | None) -> dict[str, Any]:
     """The context of the page of all jobs: those that may need attention come first, ``PER_PAGE`` to a page."""
     span = Span.chosen(since, hours, timezone.get_current_timezone())
-    troubled = jobs_in_trouble(span.since, span.until)
-    page = Paginator(sorted(scheduled_jobs(), key=lambda name: (name not in troubled, name)), PER_PAGE).get_page(number)
+    page = Paginator(worst_first(span.since, span.until), PER_PAGE).get_page(number)
     names = list(page.object_list)
     healths = {health.name: health for health in survey(names).healths if health.is_job} if names else {}
     known = [healths[name] for name in names if name in healths]
@@ -121,7 +119,7 @@ def of_all(since: datetime | None, hours: int, number: str | None) -> dict[str, 
     coming = _coming(span, healths)
     by_name = {job.name: job for job in coming}
     names.sort(key=lambda name: (_worst(ledgers[name]), name))
-    waiting = _waiting(names)
+    waiting = _waiting([name for name, ledger in ledgers.items() if ledger.stretches])
     rows = [_row(ledgers[name], healths.get(name), by_name.get(name), span, waiting) for name in names]
     total = sum((ledger.counts for ledger in ledgers.values()), Counter[SlotOutcome]())
     return {
@@ -226,6 +224,8 @@ def _may_run(health: Health) -> bool:
 
 
 def _waiting(names: Collection[str]) -> set[tuple[str, datetime | None]]:
+    if not names:
+        return set()
     rows = one_offs().exclude(status__in=("done", "failed", "cancelled")).filter(job_name__in=names)
     found = rows.filter(retried_slot__isnull=False).values_list("job_name", "retried_slot")
     return {(name, slot and slot.astimezone(UTC)) for name, slot in found}

@@ -1,10 +1,11 @@
 """What is known of a job, and how the ledger and ``why`` tell it. It only reads."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
+from django.db.models import Q
 from django.utils.text import format_lazy
 from django.utils.translation import gettext
 
@@ -34,6 +35,7 @@ from django_singlejob.process.escaping import listed, shown
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobLock, JobNote, JobRun, JobStatus
+    from django_singlejob.models.runs import JobRunQuerySet
 
 # No job has more notes that matter, and no slot more runs.
 MOST = 1_000
@@ -42,11 +44,36 @@ MOST_COUNTED = 50_000
 WRONG = timedelta(seconds=5)
 
 
-class SharedServers:
-    """The servers that ask, read when a job is the first to need them."""
+class Shared:
+    """What one job has in common with others. Each part is read when a job is the first to need it.
+
+    Attributes:
+        lock_names: the locks of these jobs.
+        since: from when on their slots are asked for; ``None``: that is not known.
+    """
+
+    def __init__(self, lock_names: Collection[str] = (), since: datetime | None = None) -> None:
+        self.lock_names, self.since = lock_names, since
+
+    def runs_of_locks(self, names: Collection[str], since: datetime, until: datetime) -> "list[JobRun]":
+        """The runs that began before ``until`` and held these locks later than ``since``, or may hold them, the newest
+        first."""
+        if self.since and self.since <= since and len(self._runs_of_locks) <= MOST_COUNTED:
+            rows = (run for run in self._runs_of_locks if run.lock in names and run.started_at <= until)
+            return [run for run in rows if run.finished_at is None or run.finished_at > since]
+        return [*_holding(names, since).filter(started_at__lte=until)[:MOST]]
 
     @cached_property
-    def found(self) -> list[Server]:
+    def _runs_of_locks(self) -> "list[JobRun]":
+        return [*_holding(self.lock_names, self.since)[: MOST_COUNTED + 1]]
+
+    @cached_property
+    def locks(self) -> "dict[str, JobLock]":
+        """Those that are held now, by name."""
+        return {lock.name: lock for lock in locks().filter(name__in=self.lock_names).survey()}
+
+    @cached_property
+    def servers(self) -> list[Server]:
         """Those that ask, or asked lately."""
         return servers(marks(REMEMBERED))
 
@@ -71,12 +98,12 @@ class JobFacts:
         status: "JobStatus | None",
         *,
         has_one_offs: bool = True,
-        shared: SharedServers | None = None,
+        shared: Shared | None = None,
     ) -> None:
         """``has_one_offs``: whether its one-offs may be shown. ``shared``: the servers, for several jobs. Raises
         ``UnknownName``."""
         self.name, self.now, self.status, self.has_one_offs = name, now, status, has_one_offs
-        self._shared = shared or SharedServers()
+        self._shared = shared or Shared()
         # All of a span of slots, if they were read with those of other jobs.
         self.read_runs: Sequence[JobRun] = ()
         self.job: Job | None = registry.get(self.name) if registry.is_known(self.name) else None
@@ -116,12 +143,20 @@ class JobFacts:
     @cached_property
     def lock(self) -> "JobLock | None":
         """The lock, if it is held now."""
-        return next(iter(locks().filter(name=self.job.lock if self.job else self.name).survey(1)), None)
+        name = self.job.lock if self.job else self.name
+        if name in self._shared.lock_names:
+            return self._shared.locks.get(name)
+        return next(iter(locks().filter(name=name).survey(1)), None)
+
+    def runs_of_lock(self, since: datetime, until: datetime) -> "list[JobRun]":
+        """The runs that began before ``until`` and held its lock later than ``since``, or may hold it, the newest
+        first."""
+        return self._shared.runs_of_locks(self.lock_names, since, until)
 
     @property
     def servers(self) -> list[Server]:
         """Those that ask, or asked lately."""
-        return self._shared.found
+        return self._shared.servers
 
     def comebacks(self, slot: datetime) -> "list[JobNote]":
         """The notes of servers that came back after this slot."""
@@ -229,6 +264,12 @@ class JobFacts:
         error = server.clock_error or ZERO
         fast, slow = gettext("The clock of {server} is {time} fast."), gettext("The clock of {server} is {time} slow.")
         return (fast if error > ZERO else slow).format(server=server.hostname, time=roughly(abs(error)))
+
+
+def _holding(names: Collection[str], since: datetime | None) -> "JobRunQuerySet":
+    """The runs that held these locks later than ``since``, or may hold them, the newest first."""
+    rows = runs().filter(Q(finished_at__gt=since) | Q(finished_at__isnull=True), lock__in=names)
+    return rows.exclude(status="abandoned").defer("traceback", "output", "origin").order_by("-started_at")
 
 
 def named(asking: Sequence[Server]) -> str:

@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import models
-from django.db.models import Q, QuerySet
+from django.db.models import Q, QuerySet, Value
 from django.utils.translation import gettext_lazy as _
 
 from django_singlejob.conf import ZERO, options
@@ -36,6 +36,7 @@ from django_singlejob.to_come import JUST
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobRun
+    from django_singlejob.models.jobs import JobStatusQuerySet
     from django_singlejob.models.runs import JobRunQuerySet
 
 # Of each job: how many slots and runs are looked at, the newest; for how many reasons it asks; how many stretches of
@@ -119,20 +120,33 @@ class Ledger(NamedTuple):
 
 def scheduled_jobs() -> list[str]:
     """The names of all jobs that have a schedule, in the code or in the database."""
-    in_code = {job.name for job in registry.all_jobs() if job.schedule is not None}
-    in_database = gates().exclude(schedule="").filter(hidden=False).values_list("name", flat=True)
-    return sorted(in_code.union(in_database))
+    return sorted(_in_code().union(_scheduled().values_list("name", flat=True)))
 
 
-def jobs_in_trouble(since: datetime, until: datetime) -> set[str]:
-    """The names of the jobs that may have a slot then that was missed, or whose run did not end well."""
+def _in_code() -> set[str]:
+    return {job.name for job in registry.all_jobs() if job.schedule is not None}
+
+
+def _scheduled() -> "JobStatusQuerySet":
+    return gates().exclude(schedule="").filter(hidden=False).order_by()
+
+
+def worst_first(since: datetime, until: datetime) -> list[str]:
+    """The same names. Those that may have a slot then that was missed, or whose run did not end well, come first."""
     given_up = notes().filter(kind=NoteKind.MISSED, last_slot__gte=since, first_slot__lt=until)
     ended = runs().filter(
         started_at__gte=since, started_at__lt=until, status__in=("failed", "abandoned", "interrupted")
     )
     late = gates().filter(next_slot__lt=DBNow() - OVERDUE)
-    names: list[QuerySet[Any, Any]] = [each.order_by().values_list("job_name") for each in (given_up, ended)]
-    return {name for (name,) in late.order_by().values_list("name").union(*names)}
+    troubled: list[QuerySet[Any, Any]] = [
+        late.values_list("name", Value(1)),
+        given_up.values_list("job_name", Value(1)),
+        ended.values_list("job_name", Value(1)),
+    ]
+    found = {*_scheduled().values_list("name", Value(0)).union(*(rows.order_by() for rows in troubled))}
+    are_troubled = {name for name, is_troubled in found if is_troubled}
+    names = _in_code().union(name for name, is_troubled in found if not is_troubled)
+    return sorted(names, key=lambda name: (name not in are_troubled, name))
 
 
 def ledger_of(name: str, since: datetime, until: datetime, most: int = MOST_STRETCHES) -> Ledger:
@@ -145,7 +159,7 @@ def ledgers_of(
     healths: Sequence[Health], now: datetime, since: datetime, until: datetime, most: int = MOST_STRETCHES
 ) -> dict[str, Ledger]:
     """The same of many jobs, by name. What became of their slots takes three statements."""
-    facts = facts_of(healths, now)
+    facts = facts_of(healths, now, since.astimezone(UTC))
     grace = max((each.grace for each in facts.values()), default=ZERO)
     newest = _newest(runs().filter(job_name__in=[*facts]), since.astimezone(UTC), until.astimezone(UTC), grace)
     read = by_name(newest if len(newest) <= MOST_SLOTS else None, lambda run: run.job_name)

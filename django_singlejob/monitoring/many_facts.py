@@ -15,7 +15,7 @@ from django_singlejob.models.jobs import gates
 from django_singlejob.models.notes import notes
 from django_singlejob.models.runs import runs
 from django_singlejob.monitoring.health import Health
-from django_singlejob.monitoring.job_facts import MOST, MOST_COUNTED, JobFacts, SharedServers
+from django_singlejob.monitoring.job_facts import MOST, MOST_COUNTED, JobFacts, Shared
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobNote
@@ -26,9 +26,10 @@ MOST_NOTES = 20 * MOST
 Row = TypeVar("Row")
 
 
-def facts_of(healths: Collection[Health], now: datetime) -> dict[str, JobFacts]:
-    """What is known of these jobs, by name. Takes two statements, and a third one if servers matter."""
-    shared = SharedServers()
+def facts_of(healths: Collection[Health], now: datetime, since: datetime) -> dict[str, JobFacts]:
+    """What is known of these jobs, by name, to tell of their slots from ``since`` on. Takes two statements, and a few
+    more if somebody asks why."""
+    shared = Shared(since=since)
     found = {each.name: JobFacts(each.name, now, each.status, shared=shared) for each in healths}
     names = [*found]
     told = _first_and_newest(names)
@@ -39,6 +40,7 @@ def facts_of(healths: Collection[Health], now: datetime) -> dict[str, JobFacts]:
             facts.first_slot, facts.first_own, facts.newest_lock, facts.has_all_runs = told[name]
         if noted is not None:
             facts.notes = noted.get(name, [])[-MOST:]
+    shared.lock_names = {name for facts in found.values() if facts.status for name in facts.lock_names}
     return found
 
 

@@ -149,11 +149,11 @@ def _held(known: JobFacts, slot: datetime, moved_at: datetime) -> Answer | None:
     # What began after the schedule had moved on has prevented nothing. If the lock was free for long before that,
     # the slot would have been run. Nobody knows until when a holder lived that died.
     latest, held_until = min(slot + MINUTE / 2, moved_at), max(slot, moved_at - RUN_WITHIN)
-    before = runs().filter(lock__in=known.lock_names, started_at__lte=latest).exclude(slot__gt=slot)
     alive = known.lock.token if known.lock and not known.lock.is_suspected else None
-    proven = before.exclude(status="abandoned").exclude(Q(status="running") & ~Q(token=alive))
-    for run in proven.order_by("-started_at")[:10]:
-        if (run.finished_at or known.now) > held_until:
+    for run in known.runs_of_lock(held_until, latest):
+        is_dead = run.status == "running" and run.token != alive
+        is_later = run.slot is not None and run.slot > slot
+        if not (is_dead or is_later) and (run.finished_at or known.now) > held_until:
             cause = Cause.HELD_BY_ITSELF if run.job_name == known.name else Cause.HELD_BY_OTHER
             facts: dict[str, Any] = {"started": run.started_at, "finished": run.finished_at, "lock": run.lock}
             facts |= {"other": run.job_name, "server": run.hostname}

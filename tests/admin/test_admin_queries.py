@@ -9,6 +9,7 @@ from uuid import uuid4
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
 
 from django_singlejob import singleton_job
 from django_singlejob.models import JobLock, JobRun, JobStatus, OneOffJob
@@ -81,6 +82,24 @@ def test_nor_does_the_page_of_a_job_that_has_run_more_often(admin_client: Client
     assert len(asked(admin_client, page_of("jobstatus", "job_0"))) == len(few) <= 11
 
 
+@pytest.mark.parametrize("page", ["changelist", "ledger"])
+def test_nor_do_the_overview_and_the_ledger(admin_client: Client, page: str) -> None:
+    url = reverse(f"admin:django_singlejob_overview_{page}")
+    fill(range(FEW))
+    few = asked(admin_client, url)
+    fill(range(FEW, MANY))
+    assert len(asked(admin_client, url)) == len(few) <= 12
+
+
+@pytest.mark.parametrize(("kind", "most"), [("successful", 12), ("failed", 12), ("missed", 15)])
+def test_a_night_of_many_jobs_takes_no_more_queries_than_one_of_few(admin_client: Client, kind: str, most: int) -> None:
+    url = reverse("admin:django_singlejob_overview_ledger")
+    spend_a_night(range(FEW), kind)
+    few = asked(admin_client, url)
+    spend_a_night(range(FEW, MANY), kind)
+    assert len(asked(admin_client, url)) == len(few) <= most
+
+
 def test_the_runs_are_not_counted_without_a_limit(admin_client: Client) -> None:
     fill(range(FEW))
     for query in OF_RUNS:
@@ -108,6 +127,21 @@ def fill(numbers: Iterable[int]) -> None:
     gates().bulk_create(gate(name) for name in names)
     locks().bulk_create(lock(name) for name in names)
     fill_history(names)
+
+
+def spend_a_night(numbers: Iterable[int], kind: str) -> None:
+    """Create a job for each number, of whose hourly slots one ended so. All others were run well."""
+    top = datetime.now(UTC).replace(second=0, microsecond=0) - 10 * MINUTE
+    facts = {"schedule": f"{top.minute} * * * *", "time_zone": "UTC", "next_slot": top + HOUR, "last_started_at": top}
+    names = [f"night_{number}" for number in numbers]
+    gates().bulk_create(JobStatus(name=name, **facts) for name in names)
+    runs().bulk_create(
+        run(name, slot=slot, started_at=slot, finished_at=slot + MINUTE, trigger="schedule", lock=name, status=status)
+        for name in names
+        for ago in range(9)
+        for slot, status in [(top - ago * HOUR, kind if ago == 3 else "successful")]
+        if status != "missed"
+    )
 
 
 def fill_history(names: Sequence[str]) -> None:
