@@ -6,7 +6,8 @@ from django.db.models import TextField
 from django.db.models.functions import Cast, Right
 from django.utils.safestring import SafeString
 
-from django_singlejob.admin.cells import cut, preformatted
+from django_singlejob.admin.cells import cut
+from django_singlejob.admin.tracebacks import traceback_panel
 from django_singlejob.locking.endings import ORIGIN_LENGTH, TRACEBACK_LENGTH
 from django_singlejob.models.one_offs import ERRORS_LENGTH, errors_in, one_offs
 from django_singlejob.process.escaping import shown
@@ -36,7 +37,7 @@ def failure_of(error: str, traceback: str, origin: str = "") -> Failure | None:
     brief = cut(error, ERROR_LENGTH)
     details = traceback or (error if brief != error or "\n" in error else "")
     return Failure(
-        brief, Frame.recorded(shown(origin[:ORIGIN_LENGTH], keep="\n")), preformatted(details) if details else ""
+        brief, Frame.recorded(shown(origin[:ORIGIN_LENGTH], keep="\n")), traceback_panel(details) if details else ""
     )
 
 

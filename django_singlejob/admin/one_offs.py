@@ -41,7 +41,7 @@ from django_singlejob.admin.read_only import (
     register_jobs,
     user_name,
 )
-from django_singlejob.admin.runs import BRIEFLY, LOOKED_AT
+from django_singlejob.admin.runs import BRIEFLY, LIKE, LOOKED_AT
 from django_singlejob.admin.stopping import (
     StoppingAdmin,
     ask_to_stop,
@@ -49,7 +49,7 @@ from django_singlejob.admin.stopping import (
     stop_page_of_one_off,
     target_of_one_off,
 )
-from django_singlejob.admin.values import SHOWN_LENGTH, as_call, as_shown
+from django_singlejob.admin.values import SHOWN_LENGTH, arguments_in, as_call, as_shown
 from django_singlejob.models import OneOffJob
 from django_singlejob.models.one_offs import (
     ENDED,
@@ -280,6 +280,19 @@ class OneOffJobAdmin(StoppingAdmin):
             context["stop_page"] = stop_page_of_one_off(row) if self.has_stop_permission(request) else ""
             context["failure"], context["earlier"] = failures_of(row)
         return super().render_change_form(request, context, *args, **kwargs)
+
+    def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
+        """What the URL says; and what the one-off has that it names, if the user may see that."""
+        given: dict[str, Any] = super().get_changeform_initial_data(request)
+        key = given.pop(LIKE, "")
+        row: Any = self.get_object(request, key) if key and self.has_view_permission(request) else None
+        if row is None:
+            return given
+        found = arguments_in(row.shown_args, row.shown_kwargs)
+        if found is None:
+            self.message_user(request, gettext("Its arguments are too long for this form."), messages.WARNING)
+        given |= {"job_name": row.job_name, "queue_name": row.queue_name, "priority": row.priority}
+        return given | dict(zip(("args", "kwargs"), found or ([], {}), strict=True))
 
     def save_model(self, request: HttpRequest, obj: OneOffJob, form: Any, change: bool) -> None:
         order = form.order()

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlencode
 
 from django.contrib import admin
 from django.contrib.admin.utils import label_for_field
@@ -17,10 +18,12 @@ from django.utils.safestring import SafeString
 from django.utils.text import capfirst
 from django.utils.translation import gettext, gettext_lazy as _
 
+from django_singlejob.admin.addresses import address
 from django_singlejob.admin.cells import (
     NOTHING,
     badge,
     breakable,
+    clock_time,
     distance,
     duration,
     first_line,
@@ -45,6 +48,7 @@ from django_singlejob.models.one_offs import UNSUCCESSFUL, one_offs
 from django_singlejob.models.runs import JobRunQuerySet, runs
 from django_singlejob.process.clock import saturated
 from django_singlejob.process.escaping import shown
+from django_singlejob.process.progress import Progress
 
 if TYPE_CHECKING:
     from django_singlejob.models import OneOffJob
@@ -63,6 +67,8 @@ BRIEFLY = timedelta(minutes=1)
 MOST_DATES = 100
 # The triggers of runs that a one-off requested.
 OF_ONE_OFFS = ("one_off", "manual")
+# The parameter of the form for one-offs that names a one-off whose arguments it gets.
+LIKE = "like"
 
 
 class DatedRuns(JobRunQuerySet):
@@ -131,6 +137,20 @@ class RunAgain(NamedTuple):
     action: str
     original: "JobStatus | OneOffJob"
     label: str
+
+
+class Form(NamedTuple):
+    """A link to the form that enqueues the run again. ``note``: what it is not filled in with; may be empty."""
+
+    url: str
+    note: str
+
+
+class Output(NamedTuple):
+    """The end of what a run has printed, and when that was recorded."""
+
+    text: SafeString | str
+    at: SafeString | str
 
 
 class JobRunAdmin(StoppingAdmin):
@@ -276,8 +296,10 @@ class JobRunAdmin(StoppingAdmin):
             "state": self.outcome(run),
             "now": list(_now(run.held)) if run.held else [],
             "failure": None if run.status == "skipped" else failure_of(run.error, run.traceback, run.origin),
-            "output": preformatted(run.output[-MOST_OUTPUT:]) if run.output else "",
+            "output": _output(run),
             "facts": list(self._facts(run)),
+            "every": duration(run.held.heartbeat_interval) if run.held and run.held.heartbeat_interval else "",
+            "again_form": self._form(request, run),
             "again": self._again(request, run),
             "retry_at": _retry_at(run.order),
             "neighbours": [
@@ -298,15 +320,27 @@ class JobRunAdmin(StoppingAdmin):
             if value != NOTHING:
                 yield capfirst(str(label_for_field(name, JobRun, self))), value
 
+    def _form(self, request: HttpRequest, run: Any) -> Form | None:
+        """``None`` if the user may not enqueue one-offs, or if there is nothing to run again."""
+        if run.status == "running" or not (self.may(request, "add_oneoffjob") and registry.is_known(run.job_name)):
+            return None
+        may_see = self.may(request, "view_oneoffjob") or self.may(request, "change_oneoffjob")
+        given = {LIKE: run.order.pk} if run.order and may_see else {"job_name": run.job_name}
+        is_complete = LIKE in given or (run.trigger == "schedule" or _needs_no_arguments(run.job_name))
+        note = "" if is_complete else gettext("The arguments of this run are not recorded.")
+        return Form(f"{address('oneoffjob_add')}?{urlencode(given)}", note)
+
     def _again(self, request: HttpRequest, run: Any) -> RunAgain | None:
         """``None`` if the user may not request it again, or if that is not possible."""
         if run.status == "running":
             return None
         if run.trigger in OF_ONE_OFFS:
             is_retryable = run.order and run.order.status in UNSUCCESSFUL and self.may(request, "change_oneoffjob")
-            return RunAgain(list_of("oneoffjob"), "retry", run.order, gettext("Run again")) if is_retryable else None
+            return RunAgain(list_of("oneoffjob"), "retry", run.order, gettext("Retry")) if is_retryable else None
         sees_jobs = self.may(request, "view_jobstatus") or self.may(request, "change_jobstatus")
-        if not (sees_jobs and self.may(request, "run_jobstatus") and _needs_no_arguments(run.job_name)):
+        has_form = self.may(request, "add_oneoffjob")
+        may_run = sees_jobs and not has_form and self.may(request, "run_jobstatus")
+        if not (may_run and _needs_no_arguments(run.job_name)):
             return None
         # The arguments of a call are not recorded.
         words = gettext("Run again") if run.trigger == "schedule" else gettext("Run now")
@@ -324,12 +358,21 @@ def held(run: JobRun) -> Any:
 def _now(lock: Any) -> Iterator[tuple[str, Any]]:
     """How the run that holds the lock is doing: what a page that is open keeps up to date."""
     yield gettext("Elapsed"), held_for(lock)
-    if told := progress(lock):
+    if told := progress(lock, most=0):
         yield gettext("Progress"), told
     yield gettext("Holder"), noted(breakable(lock.holder), breakable(lock.command))
     yield gettext("Last heartbeat"), distance(lock.heartbeat_at, lock.now)
     if lock.heartbeat_interval and not lock.is_suspected:
         yield gettext("Next heartbeat"), distance(lock.heartbeat_at + saturated(lock.heartbeat_interval), lock.now)
+
+
+def _output(run: Any) -> Output | None:
+    """While it runs, what its last heartbeat has told. ``None`` if nothing is known."""
+    if run.held:
+        text, at = Progress.read(run.held.progress).output, run.held.heartbeat_at
+    else:
+        text, at = run.output[-MOST_OUTPUT:], run.finished_at
+    return Output(preformatted(text), clock_time(at) if at else "") if text else None
 
 
 def requested_by(run: JobRun) -> Any:

@@ -117,9 +117,9 @@ def with_progress(state: SafeString, lock: JobLock) -> SafeString:
 
 def progress(lock: JobLock, *, most: int = LINE_LENGTH) -> SafeString:
     """How far the run that holds the lock is: a bar, the figures, and the last line of its output, cut to ``most``
-    characters. Empty if nothing is known. There is no bar for a dead holder: it does not run."""
+    characters; 0 for none of it. Empty if nothing is known. There is no bar for a dead holder: it does not run."""
     told = Progress.read(lock.progress)
-    words, line = ", ".join(_words(told)), breakable(cut(told.line, most))
+    words, line = ", ".join(_words(told)), breakable(cut(told.line, most)) if most else ""
     bar = "" if told.share is None or lock.is_suspected else _bar(told.share, words)
     return noted(noted(bar, breakable(words)), line)
 

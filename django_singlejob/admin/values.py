@@ -11,10 +11,17 @@ SHOWN_LENGTH = TRACEBACK_LENGTH
 
 def as_call(args: str, kwargs: str) -> str:
     """The arguments as Python code has them, or as JSON if they were cut or are not arguments."""
-    given, named = _parsed(args), _parsed(kwargs)
-    if not (isinstance(given, list) and isinstance(named, dict)):
+    found = arguments_in(args, kwargs)
+    if found is None:
         return shown(f"{args}, {kwargs}")
+    given, named = found
     return ", ".join([*map(_as_json, given), *(f"{_as_name(name)}={_as_json(value)}" for name, value in named.items())])
+
+
+def arguments_in(args: str, kwargs: str) -> tuple[list[Any], dict[str, Any]] | None:
+    """The arguments as values; ``None`` if they were cut or are not arguments."""
+    given, named = _parsed(args), _parsed(kwargs)
+    return (given, named) if isinstance(given, list) and isinstance(named, dict) else None
 
 
 def _as_name(name: str) -> str:

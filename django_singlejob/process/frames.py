@@ -62,10 +62,10 @@ def _is_own(path: str, package: str) -> bool:
         return False
     if installed := re.match(_PACKAGES, path):
         return path[installed.end() :].partition("/")[0].removesuffix(".py") == package
-    return not (re.search(_STANDARD, path) or path.startswith(_NOT_OURS) or _is_ours(path))
+    return not (re.search(_STANDARD, path) or path.startswith(_NOT_OURS) or is_ours(path))
 
 
-def _is_ours(path: str) -> bool:
+def is_ours(path: str) -> bool:
     """Whether it is a module of this package, wherever that is on the server."""
     return path.rpartition(f"/{_HERE.name}/")[2] in _our_modules()
 

@@ -14,11 +14,12 @@ from django.test.utils import CaptureQueriesContext
 from django_singlejob import singleton_job
 from django_singlejob.admin import read_only, runs as page
 from django_singlejob.models.jobs import gates
+from django_singlejob.models.locks import locks
 from django_singlejob.models.one_offs import one_offs
 from django_singlejob.models.runs import runs
 from django_singlejob.process.clock import DBNow
-from tests.admin.pages import Page, act, begin, list_of, messages_of, page_of, shown
-from tests.contract.acts import MINUTE, expire, last_run, start_run, take, ticked
+from tests.admin.pages import VIEW, Page, act, begin, list_of, messages_of, page_of, shown
+from tests.contract.acts import MINUTE, SECOND, expire, last_run, start_run, take, ticked
 
 if TYPE_CHECKING:
     from django.test import Client
@@ -296,6 +297,27 @@ def test_it_begins_with_what_went_wrong(viewer: Client) -> None:
     assert places == sorted(places)
 
 
+OURS = f"""  File "{page.__file__}", line 151, in _carried_out
+    run.value = let_in(run.body)
+                ~~~~~~^^^^^^^^^^
+  File "/opt/lib/django_singlejob/running/runner.py", line 411, in body
+    value = self.job.func(*self.args, **self.kwargs)
+"""
+
+
+def test_the_frames_of_the_package_are_folded(viewer: Client) -> None:
+    first, *rest = TRACEBACK.splitlines(keepends=True)
+    failed = ran(status="failed", error="closed", traceback=first + OURS + "".join(rest) + "\n" + OURS)
+    found = shown(viewer, page_of("jobrun", failed.pk))
+    folded = re.findall(r"<details><summary>(.*?)</summary><pre[^>]*>(.*?)</pre></details>", found, re.DOTALL)
+    assert [words for words, _ in folded] == ["2 frames of django_singlejob"] * 2
+    assert all("let_in(run.body)" in text and "nightly" not in text for _, text in folded)
+    seen = re.sub(r"(?s)<details>.*?</details>", "", found.partition('class="singlejob-traceback"')[2])
+    assert "let_in" not in seen
+    assert "in nightly\n    send(&lt;all&gt;)\n" in seen
+    assert found.count("let_in(run.body)") == 2
+
+
 def test_where_nothing_went_wrong_the_facts_come_first(viewer: Client) -> None:
     words = text_of(viewer, ran())
     assert "What went wrong" not in words
@@ -401,8 +423,9 @@ def press(client: Client, run: JobRun) -> list[str]:
 
 
 @pytest.mark.parametrize(("trigger", "words"), [("schedule", "Run again"), ("call", "Run now"), ("command", "Run now")])
-def test_a_job_is_run_again_as_from_its_page(operator: Client, trigger: str, words: str) -> None:
+def test_a_job_is_run_again_as_from_its_page(log_in: Any, trigger: str, words: str) -> None:
     singleton_job("nightly")(lambda: None)
+    operator = log_in("operator", *VIEW, "run_jobstatus")
     failed = ran(status="failed", error="x", trigger=trigger)
     assert words in text_of(operator, failed)
     assert press(operator, failed) == [
@@ -447,10 +470,63 @@ def test_what_cannot_be_run_again_has_no_button(operator: Client, viewer: Client
     for run in ran("unknown"), ran("mail"), ran(status="running", finished_at=None), ran(trigger="one_off"):
         assert again(operator, run) is None
     failed = ran(status="failed")
-    assert again(operator, failed)
     assert again(viewer, failed) is None
     assert again(log_in("blind", "view_jobrun", "run_jobstatus"), failed) is None
     assert again(log_in("runner", "view_jobrun", "view_jobstatus", "run_jobstatus"), failed)
+
+
+def form_of(client: Client, run: JobRun) -> str:
+    """The URL of the form that its page leads to, which is empty if there is none."""
+    found = [link for link in Page(shown(client, page_of("jobrun", run.pk))).links if "oneoffjob/add/?" in link]
+    return found[0] if found else ""
+
+
+def test_run_again_leads_to_a_form_with_its_arguments_and_runs_nothing(operator: Client) -> None:
+    mail = singleton_job("mail")(lambda number, language: 1 / 0)
+    mail.using(queue_name="slow", priority=7).enqueue(4711, language="</textarea><b>")
+    ticked()
+    fields = Page(page := shown(operator, form_of(operator, last_run("mail")))).fields
+    assert "[4711]" in page
+    assert "&lt;/textarea&gt;&lt;b&gt;" in page
+    assert '<option value="mail" selected>' in page
+    assert (fields["queue_name"], fields["priority"]) == (["slow"], ["7"])
+    assert one_offs().count() == 1
+    assert "are not recorded" not in text_of(operator, last_run("mail"))
+
+
+def test_of_another_run_the_form_knows_the_job_and_the_page_says_so(operator: Client) -> None:
+    singleton_job("nightly")(lambda: None)
+    singleton_job("mail")(lambda number: None)
+    note = "The arguments of this run are not recorded."
+    for name, is_noted in ("nightly", False), ("mail", True):
+        run = ran(name)
+        assert f'<option value="{name}" selected>' in shown(operator, form_of(operator, run))
+        assert (note in text_of(operator, run)) == is_noted
+    assert one_offs().count() == 0
+
+
+def test_the_form_is_for_those_who_may_use_it(operator: Client, viewer: Client, log_in: Any) -> None:
+    singleton_job("mail")(lambda secret: 1 / 0).enqueue("call-555-0100")
+    ticked()
+    run = last_run("mail")
+    url = form_of(operator, run)
+    assert "call-555-0100" in shown(operator, url)
+    assert form_of(viewer, run) == ""
+    blind = log_in("blind", "view_jobrun", "add_oneoffjob")
+    assert "call-555-0100" not in shown(blind, url)
+    assert "like=" not in form_of(blind, run)
+    for other in ran("unknown"), ran("mail", status="running", finished_at=None):
+        assert form_of(operator, other) == ""
+    for key in "0", "x", "99999999999999999999", "-1", "":
+        assert "call-555-0100" not in shown(operator, re.sub(r"like=\d+", f"like={key}", url))
+
+
+def test_arguments_that_are_too_long_for_the_form_are_left_out(operator: Client) -> None:
+    singleton_job("mail")(lambda text: 1 / 0).enqueue("x" * 20_000)
+    ticked()
+    page = shown(operator, form_of(operator, last_run("mail")))
+    assert "Its arguments are too long for this form." in page
+    assert "xxxxx" not in page
 
 
 def test_no_link_has_a_lookup_that_is_refused(viewer: Client) -> None:
@@ -472,6 +548,19 @@ def test_its_page_shows_what_it_printed_and_nothing_acts(admin_client: Client) -
     run = ran(output="one\n\tindented <script>alert(1)</script>\n\x1b[31m\N{RIGHT-TO-LEFT OVERRIDE}\n")
     found = admin_client.get(page_of("jobrun", run.pk)).content.decode()
     assert "one\n\tindented &lt;script&gt;alert(1)&lt;/script&gt;\n\\x1b[31m\\u202e\n" in found
+    assert "Until its end, 2024-12-31 23:31 UTC." in Page(found).text.replace("\n", "")
+
+
+def test_while_it_runs_its_page_shows_what_the_last_heartbeat_told(admin_client: Client) -> None:
+    start_run("nightly")
+    locks().update(progress={"output": "one\n<b>two</b>\n"}, heartbeat_at=LONG_AGO, heartbeat_interval=10 * SECOND)
+    found = shown(admin_client, page_of("jobrun"))
+    assert "one\n&lt;b&gt;two&lt;/b&gt;\n" in found
+    assert found.index('id="singlejob-live"') < found.index("one\n&lt;b&gt;two")
+    words = " ".join(Page(found).text.split())
+    assert "As of the last heartbeat, 2024-12-31 23:30 UTC. It comes with each heartbeat, every 10 s" in words
+    locks().update(progress={})
+    assert "The end of its output" not in shown(admin_client, page_of("jobrun"))
 
 
 def test_without_output_there_is_no_panel(admin_client: Client) -> None:

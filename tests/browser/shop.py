@@ -34,6 +34,10 @@ OUTPUT += (
     + "x" * 200
 )
 TRACEBACK = f"""Traceback (most recent call last):
+  File "/srv/shop/lib/django_singlejob/running/serving.py", line 229, in _run
+    value = contextvars.copy_context().run(call)
+  File "/srv/shop/lib/django_singlejob/running/runner.py", line 411, in body
+    value = self.job.func(*self.args, **self.kwargs)
   File "/srv/shop/newsletter/jobs.py", line 23, in newsletter
     connection.send_messages(batch)
   File "/usr/lib/python3.12/smtplib.py", line 405, in getreply
@@ -166,7 +170,8 @@ def _disturb(now: datetime) -> None:
         "output": "pg_dump: dumping shop_order",
     }
     _hold("backup", "web-3", 8123, now - 3 * HOUR, copied, silence=2 * HOUR + 50 * MINUTE)
-    counted = {"done": 310, "total": 1200, "text": "counting"}
+    printed = "".join(f"Order {number}: 2 articles, paid\n" for number in range(290, 311))
+    counted = {"done": 310, "total": 1200, "text": "counting", "output": printed}
     _hold("sales_report", "web-1", 2210, now - 4 * MINUTE, counted)
     compared = {"done": 4711, "text": "comparing", "output": "Article 4711: 3 here, 4 there"}
     _hold("stock_sync", "web-2", 2215, now - timedelta(seconds=40), compared)
