@@ -367,7 +367,7 @@ def _now(lock: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _output(run: Any) -> Output | None:
-    """While it runs, what its last heartbeat has told. ``None`` if nothing is known."""
+    """While it runs, what its last heartbeat has recorded. ``None`` if nothing is known."""
     if run.held:
         text, at = Progress.read(run.held.progress).output, run.held.heartbeat_at
     else:
