@@ -3,8 +3,9 @@
 Widths are percentages, so that a chart fills the available width while its text keeps its size.
 """
 
-from collections.abc import Sequence
-from datetime import timedelta
+import math
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
 
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
@@ -12,18 +13,31 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 
 from django_singlejob.admin.cells import duration, tone
-from django_singlejob.admin.history import PastRun, label
+from django_singlejob.admin.history import RECENT, PastRun, label
 from django_singlejob.conf import ZERO
 
 SPARKLINE_HEIGHT = 24
 SPARKLINE_STEP = 4
 LEAST_HEIGHT = 3
 PLOT_HEIGHT = 160
-# There is always room for this many, so that the bar of a single run is not as wide as the page.
-LEAST_BARS = 10
+# There is always room for this many, so that the bar of a single run is no wider than others.
+LEAST_BARS = RECENT
 TEXT_HEIGHT = 16
+# Above the highest line, there is room for half of its label.
+TOP, SCALE_WIDTH = 8, 72
+MOST_TICKS = 4
 # A limit more than this many times the highest bar would flatten all bars, so its line is not drawn.
 HIGHEST_LIMIT = 4
+_SECOND, _MINUTE, _HOUR, _DAY = (timedelta(seconds=count) for count in (1, 60, 3_600, 86_400))
+# Each is at most two and a half times the one before: so at least two lines fit.
+_STEPS = [
+    *(timedelta(milliseconds=count) for count in (1, 2, 5, 10, 20, 50, 100, 200, 500)),
+    *(unit * count for unit in (_SECOND, _MINUTE) for count in (1, 2, 5, 10, 15, 30)),
+    *(_HOUR * count for count in (1, 2, 3, 6, 12)),
+    *(_DAY * count for count in (1, 2, 5, 10, 20, 50, 100)),
+]
+# What is longer was written by hand.
+LEAST_TOP, MOST_TOP = timedelta(milliseconds=2), timedelta(days=100_000)
 
 
 def sparkline(runs: Sequence[PastRun]) -> SafeString:
@@ -59,54 +73,120 @@ def described(runs: Sequence[PastRun]) -> str:
     return text % facts
 
 
-def plot(runs: Sequence[PastRun], mean: timedelta | None, limit: timedelta | None) -> SafeString:
-    """The same, large, with lines for the mean and for the limit beyond which a run is overrunning (``None`` if there
-    is none yet)."""
-    lengths = [run.duration or ZERO for run in runs]
-    top = max([*lengths, mean or ZERO, timedelta(microseconds=1)])
-    if limit and limit <= HIGHEST_LIMIT * top:
-        top = max(top, limit)
-    step = 100 / max(len(runs), LEAST_BARS)
-    bars = format_html_join(
-        "",
-        '<rect x="{}%" y="{}" width="{}%" height="{}" class="singlejob-{}"><title>{}</title></rect>',
-        (
-            (
-                round(index * step, 2),
-                PLOT_HEIGHT - height,
-                round(step * 0.8, 2),
-                height,
-                *_labelled(run),
-            )
-            for index, (run, length) in enumerate(zip(runs, lengths, strict=True))
-            # One that has no duration, such as that of a dead holder, is to be seen as well.
-            for height in [max(_height(length, top), LEAST_HEIGHT)]
-        ),
+def plot(
+    runs: Sequence[PastRun],
+    mean: timedelta | None,
+    limit: timedelta | None,
+    *,
+    max_runtime: timedelta | None = None,
+    now: datetime | None = None,
+) -> SafeString:
+    """The same, large, with a scale and the first and the last time; and with lines for the mean, for the limit beyond
+    which a run is overrunning, and for the job's ``max_runtime`` (each ``None`` if there is none). A running one is
+    as high as it has taken until ``now``, the time of the database; ``None`` if that is not known."""
+    runs = [_so_far(run, now) for run in runs]
+    highest = min(max([*(run.duration or ZERO for run in runs), mean or ZERO, LEAST_TOP]), MOST_TOP)
+    limits = [length for length in (limit, max_runtime) if length and length <= HIGHEST_LIMIT * highest]
+    step = _step(max([highest, *limits]))
+    ticks = [step * count for count in range(1, math.ceil(max([highest, *limits]) / step) + 1)]
+    lines = (
+        (mean, gettext("mean %s"), "mean"),
+        (limit, gettext("overrunning beyond %s"), "limit"),
+        (max_runtime, gettext("max_runtime %s"), "most"),
     )
-    lines = ((mean, gettext("mean %s"), "mean"), (limit, gettext("overrunning beyond %s"), "limit"))
     return format_html(
-        '<svg class="singlejob-plot" role="img" aria-label="{}" width="100%" height="{}">{}{}</svg>',
-        described(runs),
-        PLOT_HEIGHT,
-        bars,
-        format_html_join(
-            "",
-            '<line x1="0" x2="100%" y1="{0}" y2="{0}" class="singlejob-line-{1}"></line><text x="4" y="{2}">{3}</text>',
-            (
-                (y := _height(top - length, top), kind, _beside(y), label % duration(length))
-                for length, label, kind in lines
-                if length and length <= top
-            ),
-        ),
+        '<div class="singlejob-chart">'
+        '<svg class="singlejob-scale" aria-hidden="true" width="{width}" height="{height}">{scale}</svg>'
+        '<svg class="singlejob-plot" role="img" aria-label="{label}" width="100%" height="{height}">'
+        "{grid}{bars}{lines}{times}</svg></div>"
+        '<ul class="singlejob-legend">{legend}</ul>',
+        width=SCALE_WIDTH,
+        height=TOP + PLOT_HEIGHT + TEXT_HEIGHT + 4,
+        label=described(runs),
+        scale=_scale(ticks),
+        grid=_lines(((tick, "grid") for tick in [ZERO, *ticks]), ticks[-1]),
+        bars=_bars(runs, ticks[-1]),
+        lines=_lines(((length, kind) for length, _, kind in lines if length and length <= ticks[-1]), ticks[-1]),
+        times=_times(runs),
+        legend=_legend((kind, words % duration(length)) for length, words, kind in lines if length),
     )
 
 
-def _height(length: timedelta, top: timedelta) -> float:
-    return round(PLOT_HEIGHT * (length / top), 1)
+def _so_far(run: PastRun, now: datetime | None) -> PastRun:
+    is_running = run.status == "running" and run.duration is None and now is not None
+    return run._replace(duration=max(now - run.started_at, ZERO)) if is_running and now else run
 
 
-def _beside(y: float) -> float:
-    return y - 4 if y > TEXT_HEIGHT else y + TEXT_HEIGHT
+def _step(highest: timedelta) -> timedelta:
+    """Between two lines of the scale: it is round, and two to four of them reach up to ``highest``."""
+    step = next((step for step in _STEPS if highest / step <= MOST_TICKS), _STEPS[-1])
+    while highest / step > MOST_TICKS:
+        step *= 2
+    return step
+
+
+def _y(length: timedelta, top: timedelta) -> float:
+    return round(TOP + PLOT_HEIGHT * (1 - length / top), 1)
+
+
+def _scale(ticks: Sequence[timedelta]) -> SafeString:
+    text = '<text x="{}" y="{}" text-anchor="end">{}</text>'
+    rows = ((SCALE_WIDTH - 6, _y(tick, ticks[-1]) + 4, _round(tick)) for tick in ticks)
+    return format_html_join("", text, rows)
+
+
+def _round(length: timedelta) -> str:
+    """A round duration in one unit: ``5 min``."""
+    units = (
+        (_DAY, gettext("%d d")),
+        (_HOUR, gettext("%d h")),
+        (_MINUTE, gettext("%d min")),
+        (_SECOND, gettext("%d s")),
+    )
+    for unit, words in units:
+        if length >= unit:
+            return duration(length) if length % unit else words % (length // unit)
+    return duration(length)
+
+
+def _lines(some: Iterable[tuple[timedelta, str]], top: timedelta) -> SafeString:
+    line = '<line x1="0" x2="100%" y1="{0}" y2="{0}" class="singlejob-line-{1}"></line>'
+    return format_html_join("", line, ((_y(length, top), kind) for length, kind in some))
+
+
+def _bars(runs: Sequence[PastRun], top: timedelta) -> SafeString:
+    step = 100 / max(len(runs), LEAST_BARS)
+    bar = '<rect x="{}%" y="{}" width="{}%" height="{}" class="singlejob-{}"><title>{}</title></rect>'
+    rows = (
+        (round(index * step, 2), TOP + PLOT_HEIGHT - height, round(step * 0.8, 2), height, *_labelled(run))
+        for index, run in enumerate(runs)
+        # One that has no duration, such as that of a dead holder, is to be seen as well.
+        for height in [max(round(PLOT_HEIGHT * min((run.duration or ZERO) / top, 1), 1), LEAST_HEIGHT)]
+    )
+    return format_html_join("", bar, rows)
+
+
+def _times(runs: Sequence[PastRun]) -> SafeString:
+    """When the first and the last run began: below their bars if there is room for both."""
+    if not runs:
+        return SafeString("")
+    first, last = (timezone.localtime(run.started_at) for run in (runs[0], runs[-1]))
+    begin, end = f"{first:%Y-%m-%d %H:%M}", f"{last:%Y-%m-%d %H:%M %Z}"
+    places = [("0", "start", begin), ("100%", "end", end)]
+    if len(runs) == 1:
+        places = [("0", "start", end)]
+    elif len(runs) < LEAST_BARS - 2:
+        places = [("0", "start", gettext("%(first)s to %(last)s") % {"first": begin, "last": end})]
+    text = '<text x="{}" y="{}" text-anchor="{}">{}</text>'
+    return format_html_join("", text, ((x, TOP + PLOT_HEIGHT + TEXT_HEIGHT, *rest) for x, *rest in places))
+
+
+def _legend(lines: Iterable[tuple[str, str]]) -> SafeString:
+    item = (
+        '<li><svg aria-hidden="true" width="24" height="8"><line x1="0" x2="24" y1="4" y2="4" '
+        'class="singlejob-line-{}"></line></svg> {}</li>'
+    )
+    return format_html_join("", item, lines)
 
 
 def _labelled(run: PastRun) -> tuple[str, str]:
