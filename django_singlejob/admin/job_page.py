@@ -119,7 +119,7 @@ def details(row: Any) -> dict[str, Any]:
         "misses": [*islice(_misses(name, noted_lately, _zone(row) or UTC), MISSES)],
         "notes": [_note(note, at) for note in noted_lately[:NOTES]],
         "mean": duration(row.mean_duration),
-        "plot": plot(recent, row.mean_duration, _limit(row)) if recent else "",
+        "plot": _plot(row, recent, job.max_runtime if job else None, at) if recent else "",
         "recent": [(run, last_run(run, at)) for run in reversed(recent[-RUNS:])],
         "one_offs": [*_one_offs(name)],
         "options": [*_options(job)] if job else [],
@@ -156,6 +156,10 @@ def next_slots(row: JobStatus) -> list[datetime]:
 def _zone(row: JobStatus) -> ZoneInfo | None:
     schedule = schedule_of(row)
     return ZoneInfo(schedule.time_zone) if schedule else None
+
+
+def _plot(row: Any, recent: Sequence[PastRun], max_runtime: timedelta | None, at: datetime) -> SafeString:
+    return plot(recent, row.mean_duration, _limit(row), max_runtime=max_runtime, now=at)
 
 
 def _limit(row: JobStatus) -> timedelta | None:
