@@ -13,8 +13,8 @@ from django.test.utils import CaptureQueriesContext
 
 from django_singlejob import singleton_job
 from django_singlejob.admin import read_only, runs as page
+from django_singlejob.models import JobLock, JobRun
 from django_singlejob.models.jobs import gates
-from django_singlejob.models.locks import locks
 from django_singlejob.models.one_offs import one_offs
 from django_singlejob.models.runs import runs
 from django_singlejob.process.clock import DBNow
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from django.test import Client
     from pytest_django import Settings
 
-    from django_singlejob.models import JobRun
 
 pytest_plugins = ["tests.fixtures", "tests.admin.people"]
 pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
@@ -553,13 +552,15 @@ def test_its_page_shows_what_it_printed_and_nothing_acts(admin_client: Client) -
 
 def test_while_it_runs_its_page_shows_what_the_last_heartbeat_told(admin_client: Client) -> None:
     start_run("nightly")
-    locks().update(progress={"output": "one\n<b>two</b>\n"}, heartbeat_at=LONG_AGO, heartbeat_interval=10 * SECOND)
+    JobLock.objects.update(
+        progress={"output": "one\n<b>two</b>\n"}, heartbeat_at=LONG_AGO, heartbeat_interval=10 * SECOND
+    )
     found = shown(admin_client, page_of("jobrun"))
     assert "one\n&lt;b&gt;two&lt;/b&gt;\n" in found
     assert found.index('id="singlejob-live"') < found.index("one\n&lt;b&gt;two")
     words = " ".join(Page(found).text.split())
     assert "As of the last heartbeat, 2024-12-31 23:30 UTC. It comes with each heartbeat, every 10 s" in words
-    locks().update(progress={})
+    JobLock.objects.update(progress={})
     assert "The end of its output" not in shown(admin_client, page_of("jobrun"))
 
 

@@ -2,8 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Iterable, Sequence
-from datetime import datetime
+from collections.abc import Sequence
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -21,7 +20,9 @@ from django_singlejob.management.exit_status import (
     explanation_of,
     refuse_settings,
 )
+from django_singlejob.management.job_page import job_page
 from django_singlejob.management.output import Output, add_format, as_json
+from django_singlejob.management.tables import distance, printable, table
 from django_singlejob.monitoring.acknowledging import acknowledge
 from django_singlejob.monitoring.facts import VERSION, status_of
 from django_singlejob.monitoring.findings import SECOND, Finding, in_figures, roughly
@@ -31,7 +32,7 @@ from django_singlejob.monitoring.verdict import Scope, Verdict, judge
 from django_singlejob.monitoring.workers import SeenWorker, Server
 from django_singlejob.process import rooms
 from django_singlejob.process.clock import instant_in_words, project_zone
-from django_singlejob.process.escaping import listed, shown
+from django_singlejob.process.escaping import listed
 from django_singlejob.process.holder import this_user
 from django_singlejob.process.logs import in_english
 from django_singlejob.process.progress import Progress
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
 
 EX_UNKNOWN = 3  # to Nagios
 
-# A text from the database is cut to this length.
-LONGEST = 1_000
 # The most lines of a table, and of advice: many systems that run --check keep much less.
 MOST_LINES, MOST_LINES_OF_CHECK = 1_000, 100
 
@@ -63,6 +62,9 @@ class Command(CallableCommand):
     requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "name", nargs="?", type=text, metavar="NAME", help="Shows the page of this job: all that is known of it."
+        )
         parser.add_argument(
             "--check",
             action="store_true",
@@ -115,6 +117,8 @@ class Command(CallableCommand):
     def check_options(self, parser: CommandParser, given: dict[str, Any]) -> None:
         if given["acknowledge"] is None and (given["until"] or given["because"]):
             parser.error("--until and --because go with --acknowledge NAME.")
+        if given["name"] is not None and any(given[other] for other in ("job", "queue", "acknowledge", "send_test")):
+            parser.error("NAME is the page of one job. For several, use --job.")
 
     @no_translations
     def handle(self, **given: Any) -> None:
@@ -124,7 +128,8 @@ class Command(CallableCommand):
         if given["send_test"]:
             self._send_test(given)
             return
-        scope = Scope(jobs=given["job"], queues=given["queue"], ignored=given["ignore"])
+        named = [given["name"]] if given["name"] else given["job"]
+        scope = Scope(jobs=named, queues=given["queue"], ignored=given["ignore"])
         try:
             broken = autodiscover()
             refuse_settings()
@@ -132,6 +137,10 @@ class Command(CallableCommand):
         except Exception as error:
             self._give_up(error, explanation_of(error), given)
         is_json = given["format"] == "json"
+        if given["name"] and not (is_json or given["check"]) and verdict.healths[0].is_job:
+            with explained():
+                self.stdout.write("\n".join(job_page(verdict)))
+            return
         most = MOST_LINES_OF_CHECK if given["check"] else MOST_LINES
         self.stdout.write(as_json(status_of(verdict).as_dict()) if is_json else _as_text(verdict, most))
         if given["check"] and verdict.level:
@@ -173,7 +182,7 @@ class Command(CallableCommand):
         if given["check"]:
             # Monitoring reads standard output. To it, the exit status 1 of a traceback is only a warning.
             unknown = as_json({"version": VERSION, "level": "unknown", "error": problem})
-            self.stdout.write(unknown if given["format"] == "json" else f"UNKNOWN: {_printable(problem)}")
+            self.stdout.write(unknown if given["format"] == "json" else f"UNKNOWN: {printable(problem)}")
             sys.exit(EX_UNKNOWN)
         if explanation:
             raise explanation from error
@@ -184,7 +193,7 @@ def _as_text(verdict: Verdict, most: int) -> str:
     """At most this many lines of each table, and of the advice."""
     tables = [
         _table_of_jobs(verdict.healths),
-        _table(
+        table(
             ("FAILING", "LAST ERROR"),
             (
                 (health.name, health.status.last_error)
@@ -192,19 +201,19 @@ def _as_text(verdict: Verdict, most: int) -> str:
                 if health.state == State.FAILING and health.status and health.status.last_error
             ),
         ),
-        _table(
+        table(
             ("PAUSED", "UNTIL", "BY", "BECAUSE"),
             (_row_of_pause(health.status) for health in verdict.healths if health.status and health.status.is_paused),
         ),
-        _table(
+        table(
             ("QUEUE", "DUE", "OLDEST", "FAILED LATELY", "WORKERS"),
             (_row_of_queue(queue, verdict.served_by(queue)) for queue in verdict.queues),
         ),
-        _table(
+        table(
             ("WORKER", "QUEUES", "STATE", "LAST SEEN"),
             (_row_of_worker(worker) for worker in verdict.workers if not worker.is_once),
         ),
-        _table(("SERVER", "QUEUES", "ASKS", "LAST SEEN", "RELEASE", "CLOCK"), map(_row_of_server, verdict.servers)),
+        table(("SERVER", "QUEUES", "ASKS", "LAST SEEN", "RELEASE", "CLOCK"), map(_row_of_server, verdict.servers)),
     ]
     # A table begins with an empty line and its titles, the advice with an empty line.
     lines = [*chain(*(_bounded(table, most + 2) for table in tables)), *_bounded(_advice(verdict.findings), most + 1)]
@@ -234,7 +243,7 @@ def _troubles(found: Sequence[Finding]) -> str:
 
 
 def _subject(finding: Finding) -> str:
-    name = _printable(finding.subject)
+    name = printable(finding.subject)
     return f"{finding.about} {name}" if finding.about in ("queue", "worker", "server", "row") else name
 
 
@@ -249,7 +258,7 @@ def _figures(verdict: Verdict) -> str:
 
 def _advice(findings: Sequence[Finding]) -> list[str]:
     lines = [f"{_level(found)}: {found.what_happened} {found.what_to_do}" for found in findings]
-    return ["", *map(_printable, lines)] if lines else []
+    return ["", *map(printable, lines)] if lines else []
 
 
 def _level(finding: Finding) -> str:
@@ -260,28 +269,14 @@ def _level(finding: Finding) -> str:
     return f"ACKNOWLEDGED by {by} until {instant_in_words(until)}{because}"
 
 
-def _table(titles: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> list[str]:
-    """The lines of a table; without rows there is no table."""
-    shown = [titles, *(tuple(map(_printable, row)) for row in rows)]
-    if len(shown) == 1:
-        return []
-    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
-    return ["", *("  ".join(map(str.ljust, row, widths)).rstrip() for row in shown)]
-
-
-def _printable(value: object) -> str:
-    """A text on one line, whatever the database contains. To Nagios, everything after a bar is figures."""
-    return shown(str(value)[:LONGEST]).replace("|", r"\x7c")
-
-
 def _table_of_jobs(healths: Sequence[Health]) -> list[str]:
     """With a column for the progress if any run tells it."""
     titles, rows = ("JOB", "STATE", "HOLDER", "LAST RUN", "NEXT SLOT"), [*map(_row, healths)]
     told = [Progress.read(health.lock.progress).in_short if health.lock else "" for health in healths]
     if not any(told):
-        return _table(titles, rows)
+        return table(titles, rows)
     wider = ((*row[:3], each, *row[3:]) for row, each in zip(rows, told, strict=True))
-    return _table((*titles[:3], "PROGRESS", *titles[3:]), wider)
+    return table((*titles[:3], "PROGRESS", *titles[3:]), wider)
 
 
 def _row(health: Health) -> tuple[object, ...]:
@@ -323,17 +318,11 @@ def _row_of_server(server: Server) -> tuple[object, ...]:
 def _last(status: "JobStatus") -> str:
     if status.last_status in ("", "abandoned"):  # it is not known when its holder died
         return status.last_status
-    return f"{status.last_status} {_distance(status.now, status.last_finished_at)}".strip()
+    return f"{status.last_status} {distance(status.now, status.last_finished_at)}".strip()
 
 
 def _next(health: Health) -> str:
     if health.status and health.status.next_slot:
         slot = instant_in_words(health.status.next_slot, project_zone())
-        return f"{slot}, {_distance(health.status.now, health.status.next_slot)}"
+        return f"{slot}, {distance(health.status.now, health.status.next_slot)}"
     return ""
-
-
-def _distance(now: datetime, instant: datetime | None) -> str:
-    if instant is None:
-        return ""
-    return f"{roughly(now - instant)} ago" if instant < now else f"in {roughly(instant - now)}"

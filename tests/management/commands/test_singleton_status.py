@@ -600,6 +600,81 @@ def test_a_pause_that_has_ended_by_itself_is_not_shown() -> None:
     assert (job["state"], job["paused"], job["paused_until"], job["pause_reason"]) == ("idle", False, None, None)
 
 
+# --- the page of a job
+
+
+def page(name: str = "nightly") -> str:
+    return told(name)
+
+
+def test_the_page_of_a_job_has_all_that_is_known_of_it() -> None:
+    singleton_job("nightly", schedule="30 2 * * *", time_zone="Asia/Tokyo", max_runtime=10 * MINUTE)(print)
+    follow_code()
+    start_run().finish(SUCCESS)
+    origin = "/srv/shop/jobs.py\n23\nnightly\nsend(all)"
+    start_run().finish(SUCCESS._replace(status="failed", is_failure=True, error="ValueError: closed", origin=origin))
+    call_command("pause_singletons", "nightly", because="a|b\u202e", stdout=StringIO())
+    assert gates().filter(name="nightly").update(paused=False, last_finished_at=DBNow() - HOUR)
+    start_run()
+    locks().update(progress={"done": 1, "total": 4, "text": "adding", "output": "one\ntwo \x1b[2J\n"})
+    text = page()
+    assert re.search(r"^nightly: failing( since .* JST)?, 1 failure in a row$", text, re.MULTILINE), text
+    for words in (
+        "  CRITICAL: The last run of the job 'nightly' fai",
+        "Schedule: At 02:30 every day (Asia/Tokyo)\n",
+        f"Now: held by {lock().holder} for ",
+        "Progress: 25 % 1 of 4, adding\n",
+        "with the end of its output:\n    one\n    two \\x1b[2J\n",
+        "ValueError: closed\n    /srv/shop/jobs.py, line 23, in nightly: send(all)\n",
+        r"a\x7cb\u202e",
+        f"Defined in {registry.get('nightly').place}\nOptions: max_runtime=10 minutes\n",
+    ):
+        assert words in text, (words, text)
+    assert re.search(r"^Last success: .* JST, ", text, re.MULTILINE)
+    assert len(re.findall(r"^(?:Next slots:|           ) \d{4}-\d\d-\d\d 02:30:00 JST, in ", text, re.MULTILINE)) == 5
+    runs_of_it = re.findall(r"^#\d+ +(\w+)", text, re.MULTILINE)
+    assert runs_of_it == ["running", "failed", "successful"]
+    assert re.search(r"^\d{4}-.* JST +paused +\S+.* a", text, re.MULTILINE)
+    assert "\x1b" not in text
+
+
+def test_of_a_job_that_has_never_run_it_has_little() -> None:
+    singleton_job("nightly", schedule="@daily", lock="shared", lease=5 * SECOND)(print)
+    text = page()
+    assert text.startswith("nightly: never requested")
+    assert "Options: lock='shared', lease=5 seconds" in text
+    assert "RUN" not in text
+    assert "Last error" not in text
+
+
+def test_of_a_job_without_code_it_has_what_the_database_knows() -> None:
+    start_run("gone").finish(SUCCESS)
+    text = page("gone")
+    assert text.startswith("gone: idle\nSchedule: none\nLast success: ")
+    assert "Defined in" not in text
+
+
+def test_the_secret_address_of_a_job_is_not_shown() -> None:
+    singleton_job("nightly", schedule="@daily", ping_url="https://ping.example/secret")(print)
+    assert "secret" not in page()
+
+
+def test_a_lock_that_belongs_to_no_job_has_its_line() -> None:
+    take("block")
+    assert [cells[:2] for cells in rows(told("block"))] == [["block", "running"]]
+
+
+@pytest.mark.usefixtures("several")
+def test_a_name_is_as_good_as_the_option_to_programs() -> None:
+    assert told("nightly", "--check", status=2) == told("--job", "nightly", "--check", status=2)
+    assert [job["name"] for job in facts("nightly")["jobs"]] == ["nightly"]
+    with pytest.raises(CommandError, match="There is no job 'mali'"):
+        told("mali")
+    for other in ["--job", "hourly"], ["--queue", "mail"], ["--acknowledge", "hourly"], ["--send-test"]:
+        with pytest.raises(CommandError, match="NAME is the page of one job"):
+            told("nightly", *other)
+
+
 # --- disabled
 
 
