@@ -20,7 +20,7 @@ SPARKLINE_HEIGHT = 24
 SPARKLINE_STEP = 4
 LEAST_HEIGHT = 3
 PLOT_HEIGHT = 160
-# There is always room for this many, so that the bar of a single run is no wider than others.
+# There is always room for this many, so that the bar of a single run is as wide as others.
 LEAST_BARS = RECENT
 TEXT_HEIGHT = 16
 # Above the highest line, there is room for half of its label.
