@@ -22,6 +22,7 @@ from django_singlejob.management.exit_status import (
 )
 from django_singlejob.management.job_page import job_page
 from django_singlejob.management.output import Output, add_format, as_json
+from django_singlejob.management.screen import on_one_screen
 from django_singlejob.management.tables import distance, printable, table
 from django_singlejob.monitoring.acknowledging import acknowledge
 from django_singlejob.monitoring.facts import VERSION, status_of
@@ -142,7 +143,9 @@ class Command(CallableCommand):
                 self.stdout.write("\n".join(job_page(verdict)))
             return
         most = MOST_LINES_OF_CHECK if given["check"] else MOST_LINES
-        self.stdout.write(as_json(status_of(verdict).as_dict()) if is_json else _as_text(verdict, most))
+        lines = [] if is_json else _lines(verdict, most)
+        shown = lines if given["check"] else on_one_screen(verdict, lines)
+        self.stdout.write(as_json(status_of(verdict).as_dict()) if is_json else "\n".join(shown))
         if given["check"] and verdict.level:
             sys.exit(verdict.level)
 
@@ -189,7 +192,7 @@ class Command(CallableCommand):
         raise error
 
 
-def _as_text(verdict: Verdict, most: int) -> str:
+def _lines(verdict: Verdict, most: int) -> list[str]:
     """At most this many lines of each table, and of the advice."""
     tables = [
         _table_of_jobs(verdict.healths),
@@ -217,7 +220,7 @@ def _as_text(verdict: Verdict, most: int) -> str:
     ]
     # A table begins with an empty line and its titles, the advice with an empty line.
     lines = [*chain(*(_bounded(table, most + 2) for table in tables)), *_bounded(_advice(verdict.findings), most + 1)]
-    return "\n".join([_summary(verdict), *lines])
+    return [_summary(verdict), *lines]
 
 
 def _bounded(lines: list[str], most: int) -> list[str]:

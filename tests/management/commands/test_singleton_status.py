@@ -112,8 +112,30 @@ def test_it_does_not_grow_with_what_it_tells_of() -> None:
     checked, listed = told("--check", status=1), told()
     assert checked.count("\n... and 1000 more: --format json has all of them.\n") == 2
     assert len(checked) < 40_000
-    assert listed.count("\n... and 100 more: --format json has all of them.\n") == 2
+    assert len(listed.splitlines()) <= 45
+    assert re.search(r"^\.\.\. and \d+ never requested\. singleton_status JOB shows one", listed, re.MULTILINE)
     assert len(facts()["findings"]) == 1_100
+
+
+def test_thirty_jobs_are_one_screen_the_worst_first() -> None:
+    for number in range(30):
+        schedule(f"shop.jobs.of_a_long_name_{number:02}")
+    names = [f"shop.jobs.of_a_long_name_{number:02}" for number in range(30)]
+    assert len(told().splitlines()) <= 45
+    for name in names[20:26]:
+        change(name, consecutive_failures=2, last_status="failed", last_finished_at=DBNow() - HOUR)
+    start_run(names[29])
+    enqueue("mail", ago=2 * HOUR, count=3)
+    lines = told().splitlines()
+    assert len(lines) <= 45
+    assert max(map(len, lines)) <= 100
+    found = [line.split()[0] for line in lines if line.startswith("shop.jobs")]
+    assert found[:8] == [*names[20:26], names[29], names[0]]
+    shown = "\n".join(lines)
+    assert "CRITICAL: The last 2 runs of the job 'shop.jobs.of_a_long_name_20'" in shown
+    left_out = re.search(r"^\.\.\. and (\d+) idle\. ", shown, re.MULTILINE)
+    assert len(found) + int(left_out[1] if left_out else 0) == 30
+    assert "Queues: 1 (3 due). Workers alive: 0. Servers: " in shown
 
 
 def test_where_there_is_nothing_it_is_well() -> None:
