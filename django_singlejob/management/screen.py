@@ -29,10 +29,8 @@ def _short(verdict: Verdict, summary: str) -> list[str]:
     jobs = sorted(verdict.healths, key=lambda health: (-health.state.level, health.lock is None, health.name))
     # Of the table, an empty line and its titles; below it, how many are left out, and the servers.
     room = LINES - len(head) - len(below) - 4
-    lines = [
-        _cut(line) for line in table(("JOB", "STATE", "NOW, OR LAST RUN", "NEXT SLOT"), map(_row, jobs[:room]))[1:]
-    ]
-    return [*head, *lines, *_left_out(jobs[room:]), _around(verdict), *(below if troubles else [])]
+    lines = table(("JOB", "STATE", "NOW, OR LAST RUN", "NEXT SLOT"), map(_row, jobs[:room]))[1:]
+    return [*head, *map(_cut, lines), *_left_out(jobs[room:]), _around(verdict), *(below if troubles else [])]
 
 
 def _bounded(lines: Sequence[str], most: int) -> list[str]:

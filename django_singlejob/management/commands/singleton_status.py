@@ -273,7 +273,8 @@ def _level(finding: Finding) -> str:
 
 
 def _table_of_jobs(healths: Sequence[Health]) -> list[str]:
-    """With a column for the progress if any run tells it."""
+    """The worst first, with a column for the progress if any run tells it."""
+    healths = sorted(healths, key=lambda health: (-health.state.level, health.name))
     titles, rows = ("JOB", "STATE", "HOLDER", "LAST RUN", "NEXT SLOT"), [*map(_row, healths)]
     told = [Progress.read(health.lock.progress).in_short if health.lock else "" for health in healths]
     if not any(told):
