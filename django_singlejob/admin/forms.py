@@ -2,7 +2,7 @@
 slots."""
 
 import json
-from datetime import datetime
+from datetime import datetime, time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from django import forms
@@ -125,14 +125,27 @@ def _of_kind(kind: type[T], given: object, hint: object) -> T:
     return value
 
 
+class InstantField(forms.SplitDateTimeField):
+    """A date and a time; without a time, the beginning of the day."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(require_all_fields=False, **given)
+        self.fields[1].required = False
+
+    def compress(self, data_list: Any) -> Any:
+        if data_list and data_list[0] and not data_list[1]:
+            data_list = [data_list[0], time.min]
+        return super().compress(data_list)
+
+
 class PauseForm(forms.Form):
     """The form that pauses jobs: until when, and why."""
 
-    until = forms.SplitDateTimeField(
+    until = InstantField(
         label=_("Until"),
         required=False,
         widget=InstantWidget(_("Until: date"), _("Until: time")),
-        help_text=_("Leave empty to pause until somebody resumes it."),
+        help_text=_("Without a time: 00:00. Leave both empty to pause until somebody resumes it."),
     )
     reason = forms.CharField(
         label=_("Reason"),
@@ -156,7 +169,7 @@ class PauseForm(forms.Form):
 class AcknowledgeForm(PauseForm):
     """The form that acknowledges what is wrong."""
 
-    until = forms.SplitDateTimeField(
+    until = InstantField(
         label=_("Until"),
         required=False,
         widget=InstantWidget(_("Until: date"), _("Until: time")),

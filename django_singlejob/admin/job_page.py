@@ -86,6 +86,8 @@ def _now(health: Health, at: datetime) -> Iterator[tuple[str, object]]:
         return
     holder: Any = lock
     add_means([holder])
+    if lock.stopped_by:
+        yield _("Asked to stop by"), shown(lock.stopped_by)
     yield _("Runs for"), held_for(holder)
     yield _("Lock"), noted(link("joblock", lock.name, lock.name), breakable(lock.holder))
     yield _("Last heartbeat"), distance(lock.heartbeat_at, holder.now)

@@ -196,13 +196,16 @@ def stop_all(request: HttpRequest, targets: list[Target]) -> Iterator[tuple[int,
         # A later attempt must not be hit either, which has another lock, or none.
         obstacle = target.stop(user_name(request)) if target.lock else Obstacle.OVER
         if obstacle:
-            words = gettext("%(name)s was not stopped: %(why)s.") % {"name": target.name, "why": obstacle.label}
+            words = gettext("The run of %(name)s was not stopped: %(why)s.") % {
+                "name": target.name,
+                "why": obstacle.label,
+            }
             yield messages.WARNING, words
             continue
         _log(request, target)
         of_run, of_task = (
-            gettext("%s is stopped: its holder's next heartbeat asks it to end."),
-            gettext("%s is stopped: it ends as soon as it asks."),
+            gettext("The run of %s is asked to stop: its holder finds out with its next heartbeat."),
+            gettext("The run of %s is asked to stop: it ends as soon as it asks."),
         )
         yield messages.SUCCESS, (of_task if target.row else of_run) % target.name
 

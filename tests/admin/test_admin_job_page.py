@@ -91,6 +91,12 @@ def test_notes_tell_who_did_what(viewer: Client) -> None:
     assert "<b>stock" not in page
 
 
+def test_a_stop_that_is_asked_for_is_there(viewer: Client) -> None:
+    start_run()
+    JobLock.objects.update(stopped_by="ada")
+    assert re.search(r"Asked to stop by\s+ada", Page(shown(viewer, ADDRESS)).text)
+
+
 def test_its_options_are_those_that_are_not_the_default(viewer: Client) -> None:
     singleton_job("nightly", retries=2, max_runtime=timedelta(minutes=3), ping_url="https://a.example/secret")(act)
     words = Page(shown(viewer, ADDRESS)).text

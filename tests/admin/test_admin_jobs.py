@@ -11,6 +11,7 @@ from django.contrib.admin.models import LogEntry
 from django.urls import reverse
 
 from django_singlejob import job_lock, singleton_job
+from django_singlejob.admin.forms import PauseForm
 from django_singlejob.jobs import registry
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.one_offs import one_offs
@@ -397,6 +398,14 @@ def test_a_paused_job_is_not_run(admin_client: Client, nightly: Any, ran: list[s
 
 LATER = datetime(2999, 12, 1, 6, tzinfo=UTC)
 UNTIL = {"until_0": "2999-12-01", "until_1": "06:00"}
+
+
+def test_a_date_without_a_time_is_its_midnight() -> None:
+    form = PauseForm({"until_0": "2999-12-01", "until_1": ""})
+    assert form.is_valid()
+    assert form.cleaned_data["until"] == datetime(2999, 12, 1, tzinfo=UTC)
+    assert not PauseForm({"until_0": "", "until_1": "06:00"}).is_valid()
+    assert PauseForm({}).is_valid()
 
 
 @pytest.mark.usefixtures("nightly")

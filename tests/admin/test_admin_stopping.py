@@ -73,7 +73,7 @@ def test_a_run_is_stopped_from_each_of_its_pages(ada: Client, model: str) -> Non
     begin("nightly", heartbeat_interval=20 * SECOND)
     page = link_on(ada, page_of(model))
     assert page
-    assert confirm(ada, page) == ["nightly is stopped: its holder's next heartbeat asks it to end."]
+    assert confirm(ada, page) == ["The run of nightly is asked to stop: its holder finds out with its next heartbeat."]
     assert lock().stopped_by == "ada"
     assert link_on(ada, page_of(model)) == "" or model == "oneoffjob"
 
@@ -103,7 +103,7 @@ def test_the_page_says_whose_token_it_is_and_not_what_its_address_says(ada: Clie
     token = lock("nightly").token.hex
     page = f"{reverse(STOP)}?run={token}:harmless"
     assert "harmless" not in shown(ada, page)
-    assert confirm(ada, page) == ["nightly is stopped: its holder's next heartbeat asks it to end."]
+    assert confirm(ada, page) == ["The run of nightly is asked to stop: its holder finds out with its next heartbeat."]
 
 
 def test_nor_does_it_call_what_is_over_as_its_address_does(ada: Client) -> None:
@@ -114,7 +114,7 @@ def test_nor_does_it_call_what_is_over_as_its_address_does(ada: Client) -> None:
         sent = {"run": f"{token.hex}:harmless"}
         assert f"{name} cannot be stopped: it is not running." in words_on(ada, f"{reverse(STOP)}?{urlencode(sent)}")
         messages = messages_of(ada.post(reverse(STOP), sent, follow=True))
-        assert messages == [f"{name} was not stopped: it is not running."]
+        assert messages == [f"The run of {name} was not stopped: it is not running."]
     take("nightly")
     assert "nightly cannot be stopped" in words_on(ada, f"{reverse(STOP)}?run={lease.token.hex}")
 
@@ -172,7 +172,7 @@ def test_and_of_a_task_that_it_has_to_ask(ada: Client) -> None:
     text = words_on(ada, page)
     assert "Asked to end when it calls raise_if_stopped()." in text
     assert "Killed" not in text
-    assert confirm(ada, page) == [f"shop.tasks.send #{row.pk} is stopped: it ends as soon as it asks."]
+    assert confirm(ada, page) == [f"The run of shop.tasks.send #{row.pk} is asked to stop: it ends as soon as it asks."]
     assert one_offs().get().stopped_by == "ada"
     assert "stopped by ada, and has not asked yet" in words_on(ada, page_of("oneoffjob"))
 
@@ -202,7 +202,7 @@ def test_what_has_ended_meanwhile_and_its_successor_are_left_alone(ada: Client) 
     sent = Page(shown(ada, stop_page("nightly"))).fields
     lease.release()
     start()
-    message = ["nightly was not stopped: it is not running."]
+    message = ["The run of nightly was not stopped: it is not running."]
     assert messages_of(ada.post(reverse(STOP), sent, follow=True)) == message
     assert lock().stopped_by == ""
     assert not LogEntry.objects.exists()
@@ -214,7 +214,7 @@ def test_nor_is_a_later_attempt_at_a_task_hit(ada: Client) -> None:
     assert row.token
     one_offs().release(row.token)
     assert one_offs().claim(one_offs().get(), row.token, this_process())
-    message = [f"shop.tasks.send #{row.pk} was not stopped: it is not running."]
+    message = [f"The run of shop.tasks.send #{row.pk} was not stopped: it is not running."]
     assert messages_of(ada.post(reverse(STOP), sent, follow=True)) == message
     assert one_offs().get().stopped_by == ""
 
@@ -225,7 +225,7 @@ def test_a_second_user_is_told(ada: Client, log_in: LogIn) -> None:
     ada.post(reverse(STOP), sent)
     bob = log_in("bob", *VIEW, "stop_joblock")
     assert messages_of(bob.post(reverse(STOP), sent, follow=True)) == [
-        "nightly was not stopped: it was stopped already."
+        "The run of nightly was not stopped: it was stopped already."
     ]
     assert "nightly cannot be stopped: it was stopped already." in words_on(bob, stop_page("nightly"))
     assert lock().stopped_by == "ada"
