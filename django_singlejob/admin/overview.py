@@ -34,6 +34,7 @@ from django_singlejob.admin.history import Period
 from django_singlejob.admin.job_lines import Wanted, states, table_of_jobs
 from django_singlejob.admin.read_only import LIVE, ReadOnlyAdmin, is_refreshing, register_jobs
 from django_singlejob.admin.states import LISTED, how_long, progress
+from django_singlejob.admin.stopping import stop_page
 from django_singlejob.admin.troubles import SERVERS, table_of_troubles
 from django_singlejob.jobs.names import NAME_LENGTH, is_storable
 from django_singlejob.locking.request import Reason
@@ -88,7 +89,8 @@ class OverviewAdmin(ReadOnlyAdmin):
         is_refresh, broken = self._begin(request)
         wanted, may_acknowledge = Wanted.by(request.GET), self.may(request, "change_jobstatus")
         with_one_offs = self.may(request, "view_oneoffjob")
-        found = overview(wanted, with_one_offs=with_one_offs, may_acknowledge=may_acknowledge, broken=broken)
+        may = {"may_acknowledge": may_acknowledge, "may_stop": self.may(request, "stop_joblock")}
+        found = overview(wanted, with_one_offs=with_one_offs, **may, broken=broken)
         context = {"title": capfirst(self.opts.verbose_name), "wanted": wanted, **found, **(extra_context or {})}
         return self._page(request, "overview_live.html" if is_refresh else "overview.html", context)
 
@@ -148,7 +150,12 @@ def _hours(request: HttpRequest) -> int:
 
 
 def overview(
-    wanted: Wanted, *, with_one_offs: bool, may_acknowledge: bool, broken: Sequence[Exception] = ()
+    wanted: Wanted,
+    *,
+    with_one_offs: bool,
+    may_acknowledge: bool,
+    may_stop: bool = False,
+    broken: Sequence[Exception] = (),
 ) -> dict[str, Any]:
     """The context of the page. ``broken``: why some jobs could not be registered."""
     verdict = judge(with_one_offs=with_one_offs, with_last_runs=True, broken=broken)
@@ -158,7 +165,7 @@ def overview(
         "headline": headline(verdict),
         "states": states(verdict, wanted),
         **table_of_troubles(verdict, now, may_acknowledge=may_acknowledge),
-        **_table_of_holders(verdict),
+        **_table_of_holders(verdict, may_stop=may_stop),
         **table_of_jobs(verdict, wanted),
         **_table_of_queues(verdict),
         **_table_of_workers(verdict),
@@ -229,11 +236,18 @@ def _rest(found: Sequence[object], *, is_cut: bool = False, most: int | None = N
     return _("And more") if is_cut else ""
 
 
-def _table_of_holders(verdict: Verdict) -> dict[str, Any]:
+def _table_of_holders(verdict: Verdict, *, may_stop: bool) -> dict[str, Any]:
     """The locks that are held: those of dead holders first, then those that have been held for longest."""
     found = [(health, health.lock) for health in verdict.healths if health.lock]
     found.sort(key=lambda pair: (not pair[1].is_suspected, pair[0].state != State.OVERRUNNING, pair[1].acquired_at))
-    rows = [(_page_of(health), *_how_held(health, lock)) for health, lock in found[:MOST_ROWS]]
+    rows = [
+        (
+            _page_of(health),
+            *_how_held(health, lock),
+            stop_page(lock, "jobstatus", health.name) if may_stop and health.is_job else "",
+        )
+        for health, lock in found[:MOST_ROWS]
+    ]
     return {"holders": rows, "more_holders": _rest(found, is_cut=verdict.is_cut)}
 
 

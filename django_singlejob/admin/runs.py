@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 from django.contrib import admin
 from django.contrib.admin.utils import label_for_field
 from django.db import DataError
-from django.db.models import Max, Min, Q, QuerySet
+from django.db.models import Count, Max, Min, Q, QuerySet
 from django.forms import Media
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
@@ -45,8 +45,8 @@ from django_singlejob.jobs import registry
 from django_singlejob.models import JobRun, JobStatus
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.one_offs import UNSUCCESSFUL, one_offs
-from django_singlejob.models.runs import JobRunQuerySet, runs
-from django_singlejob.process.clock import saturated
+from django_singlejob.models.runs import FAILURES, JobRunQuerySet, runs
+from django_singlejob.process.clock import DBNow, saturated
 from django_singlejob.process.escaping import shown
 from django_singlejob.process.progress import Progress
 
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 LONG = ("traceback", "origin", "output")
 # A text that was written by hand may have any length.
 MOST_OUTPUT = 1_000_000
+WEEK, MOST_OFTEN = timedelta(days=7), 5
 # The filter knows the servers of this many of the newest runs.
 LOOKED_AT = 1000
 # If a search finds more jobs, it is the history that is searched: then its newest runs soon fill a page.
@@ -154,6 +155,7 @@ class Output(NamedTuple):
 
 
 class JobRunAdmin(StoppingAdmin):
+    change_list_template = "admin/django_singlejob/jobrun/change_list.html"
     change_form_template = "admin/django_singlejob/jobrun/change_form.html"
     list_display = ["of_job", "result", "began", "took", "problem", "on_server", "cause", "lock_cost", "attempt"]
     list_filter = ["status", "trigger", ServerFilter, JobFilter]
@@ -204,6 +206,11 @@ class JobRunAdmin(StoppingAdmin):
         return queryset.filter(wanted), False
 
     # --- the list
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        status = request.GET.get("status__exact", "")
+        worst = most_often(status) if status in FAILURES else []
+        return super().changelist_view(request, {"worst": worst, **(extra_context or {})})
 
     @admin.display(description=_("job"))
     def of_job(self, run: JobRun) -> SafeString:
@@ -345,6 +352,14 @@ class JobRunAdmin(StoppingAdmin):
         # The arguments of a call are not recorded.
         words = gettext("Run again") if run.trigger == "schedule" else gettext("Run now")
         return RunAgain(list_of("jobstatus"), "run_now", JobStatus(name=run.job_name), words)
+
+
+def most_often(status: str) -> list[tuple[str, str, int]]:
+    """The jobs whose runs ended so most often in the last seven days: the name, the list of these runs, and how many
+    there are."""
+    week = runs().filter(status=status, started_at__gte=DBNow() - WEEK).order_by().values_list("job_name")
+    counted = week.annotate(number=Count("pk")).order_by("-number", "job_name")[:MOST_OFTEN]
+    return [(name, list_of("jobrun", job_name=name, status__exact=status), number) for name, number in counted]
 
 
 def held(run: JobRun) -> Any:

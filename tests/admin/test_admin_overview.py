@@ -26,7 +26,7 @@ from django_singlejob.models.one_offs import one_offs
 from django_singlejob.models.runs import runs
 from django_singlejob.process.clock import DBNow
 from django_singlejob.running.enqueue import Order, place
-from tests.contract.acts import HOUR, MINUTE, expire, scheduled, start_run, take, ticked
+from tests.contract.acts import HOUR, MINUTE, SECOND, expire, scheduled, start_run, take, ticked
 
 if TYPE_CHECKING:
     from django.test import Client
@@ -643,3 +643,12 @@ def test_a_pass_that_has_ended_is_not_alive(viewer: Client) -> None:
     ticked()
     assert "passes" in said(viewer)
     assert "alive" not in said(viewer)
+
+
+def test_a_run_can_be_stopped_from_there_by_those_who_may(client: Client, django_user_model: Any) -> None:
+    start_run(heartbeat_interval=20 * SECOND)
+    assert "/stop/" not in page(log_in(client, django_user_model, *NEEDED))
+    user = django_user_model.objects.get()
+    user.user_permissions.add(Permission.objects.get(codename="stop_joblock"))
+    (link,) = re.findall(r'href="([^"]*/stop/[^"]*)"', page(client))
+    assert client.get(unescape(link)).status_code == 200

@@ -103,7 +103,9 @@ def test_a_night_of_many_jobs_takes_no_more_queries_than_one_of_few(admin_client
 def test_the_runs_are_not_counted_without_a_limit(admin_client: Client) -> None:
     fill(range(FEW))
     for query in OF_RUNS:
-        counts = [sql for sql in asked(admin_client, list_of("jobrun", query)) if "COUNT(" in sql]
+        counts = [
+            sql for sql in asked(admin_client, list_of("jobrun", query)) if "COUNT(" in sql and "GROUP BY" not in sql
+        ]
         assert all("LIMIT 10000" in sql for sql in counts), query
         assert bool(counts) is (query != "?q=unknown"), query
 

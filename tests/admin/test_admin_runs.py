@@ -14,7 +14,7 @@ from django.test.utils import CaptureQueriesContext
 from django_singlejob import singleton_job
 from django_singlejob.admin import read_only, runs as page
 from django_singlejob.models import JobLock, JobRun
-from django_singlejob.models.jobs import gates
+from django_singlejob.models.jobs import database_now, gates
 from django_singlejob.models.one_offs import one_offs
 from django_singlejob.models.runs import runs
 from django_singlejob.process.clock import DBNow
@@ -52,6 +52,18 @@ def test_the_newest_come_first(admin_client: Client) -> None:
     old, new, older = ran(), ran(at=LONG_AGO + MINUTE), ran(at=LONG_AGO - MINUTE)
     assert listed(admin_client) == [new.pk, old.pk, older.pk]
     assert listed(admin_client, "?o=2") == [older.pk, old.pk, new.pk]
+
+
+def test_the_list_of_failed_runs_says_which_jobs_have_failed_most_this_week(admin_client: Client) -> None:
+    now = database_now()
+    for name, count in {"b<b>": 1, "often": 3}.items():
+        for number in range(count):
+            ran(name, at=now - number * MINUTE, status="failed")
+    ran("long_ago", status="failed")
+    page = Page(shown(admin_client, list_of("jobrun", "?status__exact=failed")))
+    assert "In the last 7 days: often 3, b<b> 1" in " ".join(page.text.split()).replace(" ,", ",")
+    assert list_of("jobrun", "?job_name=often&status__exact=failed") in page.links
+    assert "In the last 7 days" not in Page(shown(admin_client, list_of("jobrun"))).text
 
 
 @pytest.mark.slow
