@@ -1,7 +1,6 @@
 """What the page of a job says: how it is doing, what runs, what went wrong, what comes, and who did what."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import MISSING, fields
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
@@ -38,25 +37,22 @@ from django_singlejob.admin.states import add_means, held_for, state
 from django_singlejob.conf import options
 from django_singlejob.jobs import registry
 from django_singlejob.jobs.registry import Job
-from django_singlejob.jobs.schedule import PATIENCE, duration_in_words, slots_between
+from django_singlejob.jobs.schedule import duration_in_words
 from django_singlejob.models import JobNote, JobStatus
 from django_singlejob.models.jobs import database_now, mean_of
 from django_singlejob.models.notes import NoteKind, notes
 from django_singlejob.models.one_offs import one_offs
 from django_singlejob.models.runs import FAILURES, runs
 from django_singlejob.monitoring.findings import of_health
-from django_singlejob.monitoring.health import Health, schedule_of
+from django_singlejob.monitoring.health import Health, next_slots, schedule_of
+from django_singlejob.monitoring.job_facts import options_of
 from django_singlejob.process.clock import saturated
 from django_singlejob.process.escaping import shown
 from django_singlejob.process.progress import Progress
 
 NEXT_SLOTS, RUNS, ONE_OFFS, NOTES, MISSES = 5, 8, 5, 8, 3
-# If a later slot was written by hand, the slots after it are not shown.
-LAST_SLOT = datetime.max.replace(tzinfo=UTC) - PATIENCE
 # The prefix of our own jobs, which no app has in its jobs.py.
 OURS = "django_singlejob."
-# What stands elsewhere on the page.
-_SHOWN = ("name", "func", "schedule", "time_zone")
 
 
 def now_of(row: Any) -> dict[str, Any]:
@@ -116,7 +112,7 @@ def details(row: Any) -> dict[str, Any]:
         "job": job,
         "is_ours": name.startswith(OURS),
         "failure": _failure(recent),
-        "next_slots": [moment(slot, row.now, _zone(row)) for slot in next_slots(row)],
+        "next_slots": [moment(slot, row.now, _zone(row)) for slot in next_slots(row, NEXT_SLOTS)],
         "operators_schedule": facts(row),
         "misses": [*islice(_misses(name, noted_lately, _zone(row) or UTC), MISSES)],
         "notes": [_note(note, at) for note in noted_lately[:NOTES]],
@@ -144,15 +140,6 @@ def last_run(run: PastRun, now: datetime | None) -> SafeString:
     """How a run ended, when it began, how long it took, and what went wrong."""
     shown = noted(badge(run.status, label(run.status)), when(run, now))
     return noted(shown, breakable(first_line(run.error)))
-
-
-def next_slots(row: JobStatus) -> list[datetime]:
-    """The next slots of a job, starting with the one in the database."""
-    schedule = schedule_of(row)
-    if schedule is None or row.next_slot is None:
-        return []
-    later = slots_between(schedule, row.next_slot, min(row.next_slot, LAST_SLOT) + PATIENCE)
-    return [row.next_slot, *islice(later, NEXT_SLOTS - 1)]
 
 
 def _zone(row: JobStatus) -> ZoneInfo | None:
@@ -210,14 +197,8 @@ def _misses(name: str, found: Sequence[JobNote], zone: Any) -> Iterator[tuple[st
 def _options(job: Job) -> Iterator[tuple[str, str]]:
     """The options that are not the default, and where the function is."""
     yield _("Defined in"), shown(cut(job.place, 300))
-    for field in fields(job):
-        value = getattr(job, field.name)
-        if field.repr and field.name not in _SHOWN and value not in (_default(field), job.name):
-            yield field.name, shown(cut(_in_words(value), 200))
-
-
-def _default(field: Any) -> object:
-    return None if field.default is MISSING else field.default
+    for name, value in options_of(job).items():
+        yield name, shown(cut(_in_words(value), 200))
 
 
 def _in_words(value: object) -> str:

@@ -1,17 +1,14 @@
 """The page of a job, in the terminal: ``singleton_status JOB``."""
 
 from collections.abc import Iterator
-from dataclasses import MISSING, fields
-from datetime import UTC, datetime, timedelta, tzinfo
-from itertools import islice
+from datetime import datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING
 
-from django_singlejob.jobs.schedule import PATIENCE, slots_between
 from django_singlejob.management.tables import distance, printable, table
 from django_singlejob.models.runs import FAILURES, runs
 from django_singlejob.monitoring.findings import roughly
-from django_singlejob.monitoring.health import Health
-from django_singlejob.monitoring.job_facts import JobFacts
+from django_singlejob.monitoring.health import Health, next_slots
+from django_singlejob.monitoring.job_facts import JobFacts, options_of
 from django_singlejob.monitoring.verdict import Verdict
 from django_singlejob.process.clock import instant_in_words
 from django_singlejob.process.escaping import shown
@@ -25,10 +22,6 @@ if TYPE_CHECKING:
 NEXT_SLOTS, LAST_RUNS, LAST_LINES, LAST_NOTES = 5, 10, 10, 5
 # An error, or a line of output, is cut to this length; in a table, to the second.
 LENGTH, SHORT = 200, 40
-# If a later slot was written by hand, the slots after it are not shown.
-LAST_SLOT = datetime.max.replace(tzinfo=UTC) - PATIENCE
-# What the page says elsewhere, or a secret.
-NO_OPTIONS = ("name", "func", "schedule", "time_zone", "ping_url")
 
 
 def job_page(verdict: Verdict) -> Iterator[str]:
@@ -69,20 +62,12 @@ def _facts(known: JobFacts, health: Health) -> Iterator[str]:
         until = instant_in_words(status.paused_until, known.zone) if status.paused_until else "it is resumed"
         why = f": {status.pause_reason}" if status.pause_reason else ""
         yield printable(f"Paused until {until}, by {status.paused_by or 'somebody'}{why}")
-    slots = [_at(known, slot) for slot in _next_slots(known)]
+    slots = [_at(known, slot) for slot in next_slots(status, NEXT_SLOTS)]
     yield from (f"{'Next slots: ' if number == 0 else ' ' * 12}{slot}" for number, slot in enumerate(slots))
 
 
 def _at(known: JobFacts, instant: datetime) -> str:
     return f"{instant_in_words(instant, known.zone)}, {distance(known.now, instant)}"
-
-
-def _next_slots(known: JobFacts) -> Iterator[datetime]:
-    first = known.status.next_slot if known.status else None
-    if first is None or known.schedule is None:
-        return
-    yield first
-    yield from islice(slots_between(known.schedule, first, min(first, LAST_SLOT) + PATIENCE), NEXT_SLOTS - 1)
 
 
 def _now(lock: "JobLock") -> Iterator[str]:
@@ -134,12 +119,11 @@ def _notes(known: JobFacts) -> Iterator[str]:
 
 
 def _definition(job: "Job") -> Iterator[str]:
-    given = {field.name: getattr(job, field.name) for field in fields(job) if field.name not in NO_OPTIONS}
-    usual = {field.name: field.default for field in fields(job) if field.default is not MISSING}
-    changed = {name: value for name, value in given.items() if value != (job.name if name == "lock" else usual[name])}
     yield ""
     yield printable(f"Defined in {job.place}")
-    yield printable(f"Options: {', '.join(f'{name}={_value(value)}' for name, value in changed.items()) or 'as usual'}")
+    yield printable(
+        f"Options: {', '.join(f'{name}={_value(value)}' for name, value in options_of(job).items()) or 'as usual'}"
+    )
 
 
 def _value(value: object) -> str:

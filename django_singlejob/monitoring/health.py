@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, S
 from contextlib import suppress
 from datetime import UTC, datetime, tzinfo
 from enum import IntEnum
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from django.db import models
@@ -14,7 +15,7 @@ from django.utils.translation import gettext, gettext_lazy as _
 from django_singlejob.conf import options
 from django_singlejob.exceptions import InvalidSchedule
 from django_singlejob.jobs import registry
-from django_singlejob.jobs.schedule import EPOCH, Schedule, parse
+from django_singlejob.jobs.schedule import EPOCH, PATIENCE, Schedule, parse, slots_between
 from django_singlejob.jobs.slots import MISFIRE_GRACE
 from django_singlejob.jobs.words import schedule_in_words
 from django_singlejob.locking.position import has_due, is_ahead, is_waiting
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 OVERDUE = MISFIRE_GRACE
 # A page that is refreshed every few seconds, or a check, looks at this many jobs and locks, the worst first.
 MOST = 2_000
+# If a later slot was written by hand, the slots after it are not shown.
+LAST_SLOT = datetime.max.replace(tzinfo=UTC) - PATIENCE
 # No list shows more characters of an error.
 ERROR_LENGTH = 1_000
 
@@ -333,3 +336,12 @@ def schedule_of(status: "JobStatus") -> Schedule | None:
         return parse(status.schedule, status.time_zone) if status.schedule else None
     except InvalidSchedule:
         return None
+
+
+def next_slots(status: "JobStatus", most: int) -> list[datetime]:
+    """The next slots of a job, ``most`` of them or fewer, starting with the one in the database."""
+    schedule = schedule_of(status)
+    if schedule is None or status.next_slot is None:
+        return []
+    later = slots_between(schedule, status.next_slot, min(status.next_slot, LAST_SLOT) + PATIENCE)
+    return [status.next_slot, *islice(later, most - 1)]

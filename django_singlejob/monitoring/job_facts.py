@@ -1,6 +1,7 @@
 """What is known of a job, and how the ledger and ``why`` tell it. It only reads."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
@@ -282,3 +283,10 @@ def named(asking: Sequence[Server]) -> str:
 def is_real(instant: datetime) -> bool:
     """Whether its wall clock has shown this time, which it does not if clocks were set forward then."""
     return instant.astimezone(UTC).astimezone(instant.tzinfo).replace(tzinfo=None) == instant.replace(tzinfo=None)
+
+
+def options_of(job: Job) -> dict[str, object]:
+    """The job's options that are not the default, by name, besides its schedule. A secret is not among them."""
+    given = {field.name: (getattr(job, field.name), field.default) for field in fields(job) if field.repr}
+    elsewhere = ("name", "schedule", "time_zone", *(["lock"] if job.lock == job.name else []))
+    return {name: value for name, (value, usual) in given.items() if name not in elsewhere and value != usual}
