@@ -254,13 +254,16 @@ SET_UPS = [
         url=options(conect_timeout="5"),
         databases=("postgresql",),
     ),
-    SetUp("no ENGINE", 78, "Please supply the ENGINE value", {"DATABASES": {}}),
-    SetUp("unknown alias", 78, rf"SINGLEJOB\['DATABASE'\] is {NO_ALIAS}", {"SINGLEJOB": {"DATABASE": "locks"}}),
+    SetUp("no ENGINE", 78, "Please supply the ENGINE value", {"DATABASES": {}}, listing=78),
+    SetUp(
+        "unknown alias", 78, rf"SINGLEJOB\['DATABASE'\] is {NO_ALIAS}", {"SINGLEJOB": {"DATABASE": "locks"}}, listing=78
+    ),
     SetUp(
         "a router's unknown alias",
         78,
         rf"The routers send JobLock to {NO_ALIAS}",
         {"DATABASE_ROUTERS": ["tests.processes.set_ups.Router"]},
+        listing=78,
     ),
     SetUp("USE_TZ = False", 78, r"USE_TZ is False, .+ Set USE_TZ = True\.$", {"USE_TZ": False}, listing=78),
     SetUp(
