@@ -17,7 +17,7 @@ from django_singlejob.admin.read_only import is_searchable
 from django_singlejob.admin.states import how_long, story
 from django_singlejob.models import JobStatus
 from django_singlejob.monitoring.findings import in_figures
-from django_singlejob.monitoring.health import Health, State, due_since, zone_of_schedule
+from django_singlejob.monitoring.health import Health, State, due_since, next_slots, zone_of_schedule
 from django_singlejob.monitoring.verdict import Verdict
 from django_singlejob.process.clock import instant_in_words
 from django_singlejob.process.escaping import shown
@@ -144,7 +144,8 @@ def _took(status: JobStatus) -> str:
 
 
 def _next_slot(status: JobStatus) -> SafeString | str:
-    slot = due_since(status)
+    coming = next_slots(status, 1) if status.is_paused else [due_since(status)]
+    slot = next(iter(coming), None)
     if slot is None:
         return NOTHING
     is_due = slot <= status.now

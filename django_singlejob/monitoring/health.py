@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set as AbstractSet
 from contextlib import suppress
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from enum import IntEnum
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,7 +15,7 @@ from django.utils.translation import gettext, gettext_lazy as _
 from django_singlejob.conf import options
 from django_singlejob.exceptions import InvalidSchedule
 from django_singlejob.jobs import registry
-from django_singlejob.jobs.schedule import EPOCH, PATIENCE, Schedule, parse, slots_between
+from django_singlejob.jobs.schedule import EPOCH, PATIENCE, Schedule, next_slot, parse, slots_between
 from django_singlejob.jobs.slots import MISFIRE_GRACE
 from django_singlejob.jobs.words import schedule_in_words
 from django_singlejob.locking.position import has_due, is_ahead, is_waiting
@@ -339,9 +339,14 @@ def schedule_of(status: "JobStatus") -> Schedule | None:
 
 
 def next_slots(status: "JobStatus", most: int) -> list[datetime]:
-    """The next slots of a job, ``most`` of them or fewer, starting with the one in the database."""
-    schedule = schedule_of(status)
-    if schedule is None or status.next_slot is None:
+    """The next slots of a job, ``most`` of them or fewer, starting with the one in the database, or the first after a
+    pause."""
+    schedule, first = schedule_of(status), status.next_slot
+    if schedule is None or first is None:
         return []
-    later = slots_between(schedule, status.next_slot, min(status.next_slot, LAST_SLOT) + PATIENCE)
-    return [status.next_slot, *islice(later, most - 1)]
+    if status.is_paused:
+        if status.paused_until is None:
+            return []
+        first = next_slot(schedule, min(max(first, status.paused_until), LAST_SLOT) - timedelta.resolution)
+    later = slots_between(schedule, first, min(first, LAST_SLOT) + PATIENCE)
+    return [first, *islice(later, most - 1)]

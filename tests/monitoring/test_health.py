@@ -14,6 +14,7 @@ from django_singlejob.monitoring.health import (
     IS_OF_JOB,
     Health,
     State,
+    next_slots,
     survey,
     worst_gates_first,
     worst_locks_first,
@@ -66,6 +67,18 @@ def state(name: str = "nightly") -> State:
 
 
 # --- one state after the other
+
+
+def test_the_next_slots_of_a_paused_job_are_those_after_the_pause() -> None:
+    schedule()
+    until = datetime(2999, 3, 1, 2, 30, tzinfo=UTC)
+    for paused, expected in {None: [], until: [until, until + timedelta(days=1)]}.items():
+        gates().update(paused=True, paused_until=paused)
+        assert next_slots(gates().survey()["nightly"], 2) == expected
+    gates().update(paused=True, paused_until=datetime(9990, 1, 1, tzinfo=UTC))
+    assert len(next_slots(gates().survey()["nightly"], 2)) == 2
+    gates().update(paused=False)
+    assert len(next_slots(gates().survey()["nightly"], 2)) == 2
 
 
 def test_a_job_that_has_no_schedule_is_idle_though_nobody_has_called_it() -> None:
