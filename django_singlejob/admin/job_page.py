@@ -55,8 +55,9 @@ NEXT_SLOTS, RUNS, ONE_OFFS, NOTES, MISSES = 5, 8, 5, 8, 3
 OURS = "django_singlejob."
 
 
-def now_of(row: Any) -> dict[str, Any]:
-    """How the job is doing now: the part of the page that is refreshed while it runs."""
+def now_of(row: Any, *, may_see_runs: bool) -> dict[str, Any]:
+    """How the job is doing now: the part of the page that is refreshed while it runs. ``may_see_runs``: whether what a
+    run prints may be shown."""
     health, at = row.health, row.now or database_now()
     return {
         "health": health,
@@ -67,7 +68,7 @@ def now_of(row: Any) -> dict[str, Any]:
             for found in of_health(health, 1)
         ],
         "now": [*_now(health, at)],
-        "output": _output(health),
+        "output": _output(health) if may_see_runs else None,
     }
 
 

@@ -197,7 +197,7 @@ class JobStatusAdmin(StoppingAdmin):
         row: Any = context["original"]
         if not hasattr(row, "health"):
             return super().render_change_form(request, context, *args, **kwargs)
-        context.update(now_of(row))
+        context.update(now_of(row, may_see_runs=self.may(request, "view_jobrun")))
         if is_refreshing(request):
             return TemplateResponse(request, "admin/django_singlejob/jobstatus/live.html", context)
         context.update(details(row), title=row.name, subtitle=None)

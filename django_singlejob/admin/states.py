@@ -117,7 +117,7 @@ def with_progress(state: SafeString, lock: JobLock) -> SafeString:
 
 def progress(lock: JobLock, *, most: int = LINE_LENGTH) -> SafeString:
     """How far the run that holds the lock is: a bar, the figures, and the last line of its output, cut to ``most``
-    characters; 0 for none of it. Empty if nothing is known. There is no bar for a dead holder: it does not run."""
+    characters; 0 for none of it. Empty if nothing is known. A dead holder has no bar: it does not run."""
     told = Progress.read(lock.progress)
     words, line = ", ".join(_words(told)), breakable(cut(told.line, most)) if most else ""
     bar = "" if told.share is None or lock.is_suspected else _bar(told.share, words)

@@ -111,7 +111,7 @@ def _all() -> Iterator[Periodic]:
 def _readable(name: str, shown_as: object, read: Callable[[], Periodic]) -> Periodic:
     try:
         return read()
-    except _UNREADABLE as error:
+    except Exception as error:  # whatever Celery's own code raises, such as for a row that needs a library
         return Periodic(name, str(shown_as), None, (), {}, {}, f"it cannot be read: {error!r}")
 
 

@@ -11,7 +11,7 @@ LONGEST = 1_000
 
 
 def table(titles: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> list[str]:
-    """The lines of a table; without rows there is no table."""
+    """The lines of a table; empty without rows."""
     shown = [titles, *(tuple(map(printable, row)) for row in rows)]
     if len(shown) == 1:
         return []

@@ -241,7 +241,8 @@ class Output:
         if len(self._kept) > 2 * self._most_bytes:
             del self._kept[: len(self._kept) - self._most_bytes]
         if data:
-            self._memory.output = self._kept[-OUTPUT_LENGTH * _WIDEST :].decode(errors="replace")
+            end = self._kept[-OUTPUT_LENGTH * _WIDEST :].decode(errors="replace")
+            self._memory.output = end[-options().output :]  # empty, if nothing is to be kept
             if self._file:
                 self._file.write(data)
         if not data or not (self._pass_on(stream, data) or not self._is_command):

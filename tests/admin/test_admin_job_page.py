@@ -18,6 +18,8 @@ from tests.contract.acts import HOUR, last_run, start_run
 if TYPE_CHECKING:
     from django.test import Client
 
+    from tests.admin.people import LogIn
+
 pytest_plugins = ["tests.fixtures", "tests.admin.people"]
 pytestmark = [pytest.mark.usefixtures("fresh_process"), pytest.mark.django_db]
 
@@ -38,6 +40,13 @@ def test_the_output_is_there_as_the_last_heartbeat_told_it(viewer: Client) -> No
     page = shown(viewer, ADDRESS)
     assert "row 1\nrow &lt;2&gt;" in page
     assert "One comes every 10\xa0s." in Page(page).text or "One comes every 10 s." in Page(page).text
+
+
+def test_it_is_for_those_who_may_see_runs(log_in: LogIn) -> None:
+    start_run()
+    JobLock.objects.update(progress={"output": "the first line\nrow 2\n"}, heartbeat_interval=timedelta(seconds=10))
+    assert "the first line" not in shown(log_in("clerk", "view_jobstatus"), ADDRESS)
+    assert "the first line" in shown(log_in("other", "view_jobstatus", "view_jobrun"), ADDRESS)
 
 
 def test_while_it_runs_a_page_that_is_open_gets_what_changes(viewer: Client) -> None:

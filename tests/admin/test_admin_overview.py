@@ -337,7 +337,7 @@ def test_jobs_are_filtered_by_state_and_by_name(viewer: Client) -> None:
     assert [line.split()[0] for line in lines(viewer, q="cart")] == ["carts", "Carts-2"]
     assert [line.split()[0] for line in lines(viewer, q="cart", state="idle")] == ["Carts-2"]
     assert len(lines(viewer, state="exploded")) == 3
-    assert "There is no such job." in said(viewer, q="cart", state="running")
+    assert "No job matches." in said(viewer, q="cart", state="running")
     assert "0 running" in said(viewer, state="running")
     shown = page(viewer, q="cart", state="idle")
     assert '<input type="hidden" name="state" value="idle">' in shown

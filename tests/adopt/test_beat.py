@@ -179,10 +179,18 @@ def test_any_keyword_arrives(adopted: Callable[..., str], sent: list[Any], names
     assert f"apply_async(kwargs={names!r})" in adopted(a=entry(60, kwargs=names))
 
 
+class Unusual(dict[str, Any]):
+    """As a row whose schedule needs a library that is not there."""
+
+    def __getitem__(self, name: str) -> Any:
+        raise RuntimeError(f"{name} needs a library")
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
         None,
+        Unusual(),
         {"schedule": 60},
         {"task": "shop.tasks.report"},
         entry(60, args=5),

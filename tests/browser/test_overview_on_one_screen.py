@@ -69,6 +69,6 @@ def test_jobs_are_found_without_scripts(stage: Stage, superuser: User) -> None:
     page.get_by_role("list", name="Jobs by state").get_by_role("link", name="failing").click()
     expect(lines).to_have_count(0)
     expect(page.get_by_label("Find jobs")).to_have_value("CARTS")
-    expect(page.get_by_role("main")).to_contain_text("There is no such job.")
+    expect(page.get_by_role("main")).to_contain_text("No job matches.")
     page.get_by_role("link", name="Show all").click()
     expect(lines).to_have_count(30)

@@ -221,9 +221,10 @@ def test_a_pass_says_which_job_prints(spawn: Spawn) -> None:
     assert child.output.startswith("==> says <==\nfirst\nsecond\n")
 
 
-def test_heartbeats_tell_the_last_line(spawn: Spawn) -> None:
-    child = spawn.command("run_singleton", "says_then_waits", "--now")
-    eventually(lambda: JobLock.objects.filter(progress={"output": "still here\n"}).exists())
+@pytest.mark.parametrize(("kept", "told"), [(10_000, "still here\n"), (5, "here\n")])
+def test_heartbeats_tell_the_end_of_it_but_no_more_than_is_kept(spawn: Spawn, kept: int, told: str) -> None:
+    child = spawn.command("run_singleton", "says_then_waits", "--now", SINGLEJOB_TEST_OUTPUT=str(kept))
+    eventually(lambda: JobLock.objects.filter(progress={"output": told}).exists())
     child.send_signal(signal.SIGTERM)
     child.finish()
 

@@ -77,12 +77,13 @@ def _status(ledgers: Iterable[Ledger]) -> int:
 def _lines(ledger: Ledger, since: datetime) -> Iterator[str]:
     zone = ledger.zone
     if ledger.since is None:
-        yield f"{ledger.name}: there is no record of a slot yet."
+        yield f"{ledger.name}: no slot is recorded yet."
         return
     yield f"{ledger.name}: {_summary(ledger.counts)}."
     if ledger.since > since:
-        why = "there are too many slots. Use a shorter time." if ledger.is_cut else "there is no record yet."
-        yield f"  before {instant_in_words(ledger.since, zone)}: {why}"
+        begin = instant_in_words(ledger.since, zone)
+        many = f"before {begin}: there are too many slots. Use a shorter time."
+        yield f"  {many}" if ledger.is_cut else f"  the record begins at {begin}."
     for stretch in ledger.stretches:
         yield f"  {_when(stretch, zone)}: {_reason(stretch, zone)}"
     if ledger.left_out:

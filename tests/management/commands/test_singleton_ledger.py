@@ -88,13 +88,13 @@ def test_it_says_where_the_record_begins() -> None:
     all_ran(night(begin=NIGHT + 7 * HOUR))
     assert told(*THAT_NIGHT) == (
         0,
-        ["nightly: 17 ran once, 0 twice, 0 did not.", "  before 2025-10-20 07:00:00 UTC: there is no record yet."],
+        ["nightly: 17 ran once, 0 twice, 0 did not.", "  the record begins at 2025-10-20 07:00:00 UTC."],
     )
 
 
 def test_without_a_record_nothing_was_missed() -> None:
     scheduled(schedule="@hourly")
-    assert told() == (0, ["nightly: there is no record of a slot yet."])
+    assert told() == (0, ["nightly: no slot is recorded yet."])
 
 
 def test_of_a_job_that_is_due_each_second_the_newest_slots_are_listed() -> None:
