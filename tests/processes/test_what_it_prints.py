@@ -295,7 +295,8 @@ def test_a_signal_ends_what_nobody_reads(spawn: Spawn) -> None:
         eventually(has_beaten)
         child.send_signal(signal.SIGTERM)
         child.wait()
-    assert ended_as() == "successful"
+    # On a slow machine, the signal may come while the job still prints.
+    assert ended_as() in ("successful", "interrupted")
 
 
 def test_a_signal_ends_a_shell_command_that_nobody_reads(spawn: Spawn, go: Path) -> None:
