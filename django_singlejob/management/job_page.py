@@ -71,12 +71,12 @@ def _at(known: JobFacts, instant: datetime) -> str:
 
 
 def _now(lock: "JobLock") -> Iterator[str]:
-    told = Progress.read(lock.progress)
+    progress = Progress.read(lock.progress)
     yield ""
     yield printable(f"Now: held by {lock.holder} for {roughly(lock.now - lock.acquired_at)} ({lock.command})")
-    if told.in_words:
-        yield printable(f"Progress: {' '.join(filter(None, (told.percentage, told.in_words)))}")
-    lines = told.output.splitlines()[-LAST_LINES:]
+    if progress.in_words:
+        yield printable(f"Progress: {' '.join(filter(None, (progress.percentage, progress.in_words)))}")
+    lines = progress.output.splitlines()[-LAST_LINES:]
     yield f"Last heartbeat: {distance(lock.now, lock.heartbeat_at)}{', with the end of its output:' if lines else ''}"
     yield from (f"    {shown(line[:LENGTH])}" for line in lines)
 

@@ -250,8 +250,8 @@ class JobFacts:
         words = self._in_words
         if isinstance(each, Server):
             text = gettext("{server} was seen at {at}, with the release {release}.")
-            told = text.format(server=each.hostname, at=words(each.seen_at), release=words(each.release or None))
-            return f"{told} {shown(each.trouble)}".strip()
+            seen = text.format(server=each.hostname, at=words(each.seen_at), release=words(each.release or None))
+            return f"{seen} {shown(each.trouble)}".strip()
         if isinstance(each, Gap):
             text = gettext("{server} did not ask between {since} and {until}.")
             return text.format(server=each.hostname, since=words(each.since), until=words(each.until))
