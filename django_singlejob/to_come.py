@@ -1,7 +1,7 @@
 """The slots to come by the schedules of jobs, and what stands out among them. It runs nothing and simulates nothing."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
 from itertools import islice, pairwise
@@ -17,6 +17,8 @@ from django_singlejob.models.jobs import gates, mean_of
 
 if TYPE_CHECKING:
     from django.utils.functional import _StrOrPromise
+
+    from django_singlejob.models import JobStatus
 
 # How many slots of each job are listed.
 MOST_OF_ONE = 50
@@ -179,11 +181,12 @@ def crowds(jobs: Sequence[Coming]) -> list[tuple[datetime, int]]:
     return [(minute, count) for minute, count in minutes if count >= CROWD]
 
 
-def slow_jobs(jobs: Sequence[Coming]) -> Iterator[Slow]:
-    """Those of the jobs that take too long for their schedules."""
-    rows = gates().filter(name__in=[job.name for job in jobs if job.slots]).survey()
+def slow_jobs(jobs: Sequence[Coming], rows: "Mapping[str, JobStatus] | None" = None) -> Iterator[Slow]:
+    """Those of the jobs that take too long for their schedules. ``rows``: the jobs' gates, if they have been read."""
+    if rows is None:
+        rows = gates().filter(name__in=[job.name for job in jobs if job.slots]).survey()
     for name, schedule, slots, _left_out in jobs:
-        if mean := mean_of(rows[name]) if name in rows else None:
+        if mean := mean_of(rows[name]) if slots and name in rows else None:
             interval = min(later - slot for slot, later in pairwise([*slots, next_slot(schedule, slots[-1])]))
             if mean > interval:
                 yield Slow(name, mean, interval)

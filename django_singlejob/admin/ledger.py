@@ -22,8 +22,8 @@ from django_singlejob.admin.states import state
 from django_singlejob.jobs import registry
 from django_singlejob.jobs.schedule import MINUTE, Schedule, next_slot
 from django_singlejob.jobs.slots import COUNTED as COUNTED_SLOTS
-from django_singlejob.models import JobNote
-from django_singlejob.models.jobs import database_now
+from django_singlejob.models import JobNote, JobStatus
+from django_singlejob.models.jobs import database_now, gates
 from django_singlejob.models.notes import notes
 from django_singlejob.models.one_offs import one_offs
 from django_singlejob.monitoring.causes import Answer
@@ -40,6 +40,7 @@ from django_singlejob.monitoring.ledger import (
     ledgers_of,
     worst_first,
 )
+from django_singlejob.monitoring.many_facts import telling_first_and_newest
 from django_singlejob.process.clock import instant_in_words
 from django_singlejob.process.escaping import listed, shown
 from django_singlejob.to_come import JUST, Coming, clock_changes, coming_slots, crowds, slow_jobs
@@ -112,7 +113,8 @@ def of_all(since: datetime | None, hours: int, number: str | None) -> dict[str, 
     span = Span.chosen(since, hours, timezone.get_current_timezone())
     page = Paginator(worst_first(span.since, span.until), PER_PAGE).get_page(number)
     names = list(page.object_list)
-    healths = {health.name: health for health in survey(names).healths if health.is_job} if names else {}
+    found = survey(names, rows=telling_first_and_newest(gates())).healths if names else ()
+    healths = {health.name: health for health in found if health.is_job}
     known = [healths[name] for name in names if name in healths]
     ledgers = ledgers_of(known, span.now, span.since, span.until, MOST_LINES) if known else {}
     names = [*ledgers]
@@ -124,7 +126,7 @@ def of_all(since: datetime | None, hours: int, number: str | None) -> dict[str, 
     total = sum((ledger.counts for ledger in ledgers.values()), Counter[SlotOutcome]())
     return {
         **_frame(span, total),
-        **_to_come(coming, span),
+        **_to_come(coming, span, {name: health.status for name, health in healths.items() if health.status}),
         "rows": rows,
         "page": page,
         "summary": in_words(total),
@@ -377,7 +379,7 @@ def _resumed_at(health: Health, begin: datetime) -> datetime | None:
     return until and max(begin, until)
 
 
-def _to_come(coming: Sequence[Coming], span: Span) -> dict[str, Any]:
+def _to_come(coming: Sequence[Coming], span: Span, gates: Mapping[str, JobStatus] | None = None) -> dict[str, Any]:
     """What is to come, in its order, and what stands out."""
     if span.until <= span.now:
         return {"is_over": True}
@@ -394,7 +396,7 @@ def _to_come(coming: Sequence[Coming], span: Span) -> dict[str, Any]:
         "remarks": [
             *_of_clocks(coming, timezone.get_current_timezone(), begin, span.until.astimezone(UTC)),
             *_of_crowds(coming),
-            *_of_slow(coming),
+            *_of_slow(coming, gates),
         ],
     }
 
@@ -421,9 +423,9 @@ def _of_crowds(coming: Sequence[Coming]) -> Iterator[str]:
         yield text.format(count=count, time=instant_in_words(minute, timezone.get_current_timezone()))
 
 
-def _of_slow(coming: Sequence[Coming]) -> Iterator[str]:
+def _of_slow(coming: Sequence[Coming], gates: Mapping[str, JobStatus] | None) -> Iterator[str]:
     text = _("{name} takes {mean} on average, longer than the {interval} between two of its slots.")
-    for name, mean, interval in slow_jobs(coming):
+    for name, mean, interval in slow_jobs(coming, gates):
         yield text.format(name=name, mean=duration(mean), interval=duration(interval))
 
 

@@ -126,13 +126,13 @@ def survey(
     part: str = "",
     ignored: Collection[str] = (),
     hidden: bool = False,
-    with_last_runs: bool = False,
+    rows: "JobStatusQuerySet | None" = None,
 ) -> Survey:
     """The jobs that are registered or have run, and the locks that are held: all, or those of ``names``; only those
     with ``part`` in their names, and without those that are ``ignored``. Hidden jobs are left out, unless ``names`` has
-    them; with ``hidden``, they are read instead of the others that have run. ``with_last_runs``: whether the gates tell
-    of the last runs, too. Takes two queries, or at most five if there are more than ``MOST``."""
-    rows = _with_last_runs(gates()) if with_last_runs else gates()
+    them; with ``hidden``, they are read instead of the others that have run. ``rows``: the gates, if they are
+    to tell more. Takes two queries, or at most five if there are more than ``MOST``."""
+    rows = gates() if rows is None else rows
     chosen = _Choice(names=names, part=part, ignored=ignored, hidden=hidden)
     registered = {job.name for job in registry.all_jobs() if chosen.has(job.name)}
     held = worst_locks_first(locks().filter(chosen.of_locks)).survey(MOST + 1)
@@ -187,7 +187,7 @@ def worst_locks_first(locks: "JobLockQuerySet") -> "JobLockQuerySet":
     return locks.judged().alias(**in_turn).order_by(*order)
 
 
-def _with_last_runs(gates: "JobStatusQuerySet") -> "JobStatusQuerySet":
+def telling_last_runs(gates: "JobStatusQuerySet") -> "JobStatusQuerySet":
     """With ``last_error``, of the last failure if the job is failing, and ``last_success_at``. They are ``None`` if
     that run has been pruned. The history is read only for jobs whose last run was not successful."""
     ended = runs().filter(job_name=OuterRef("name")).order_by("-started_at", "-pk")

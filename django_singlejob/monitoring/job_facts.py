@@ -83,12 +83,13 @@ class Shared:
 
     def comebacks(self, slot: datetime) -> "list[JobNote]":
         """The notes of servers that came back after this slot."""
-        if len(self._comebacks) < MOST:
-            return [note for note in self._comebacks if note.last_slot and note.last_slot >= slot]
+        if len(self.comebacks_read) < MOST:
+            return [note for note in self.comebacks_read if note.last_slot and note.last_slot >= slot]
         return [*notes().filter(kind=NoteKind.SERVER_BACK, last_slot__gte=slot)[:MOST]]
 
     @cached_property
-    def _comebacks(self) -> "list[JobNote]":
+    def comebacks_read(self) -> "list[JobNote]":
+        """Of all servers, but not more than ``MOST``."""
         return [*notes().filter(kind=NoteKind.SERVER_BACK)[:MOST]]
 
 

@@ -6,19 +6,19 @@ Each of these facts is one that ``JobFacts`` would read by itself. If there are 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from django.db.models import Case, Count, OuterRef, Subquery, When
 from django.db.models.functions import Coalesce
 
-from django_singlejob.models.jobs import gates
-from django_singlejob.models.notes import notes
+from django_singlejob.models.notes import NoteKind, notes
 from django_singlejob.models.runs import runs
 from django_singlejob.monitoring.health import Health
 from django_singlejob.monitoring.job_facts import MOST, MOST_COUNTED, JobFacts, Shared
 
 if TYPE_CHECKING:
     from django_singlejob.models import JobNote
+    from django_singlejob.models.jobs import JobStatusQuerySet
 
 # So many of all jobs together.
 MOST_NOTES = 20 * MOST
@@ -27,17 +27,19 @@ Row = TypeVar("Row")
 
 
 def facts_of(healths: Collection[Health], now: datetime, since: datetime) -> dict[str, JobFacts]:
-    """What is known of these jobs, by name, to tell of their slots from ``since`` on. Takes two statements, and a few
-    more if somebody asks why."""
+    """What is known of these jobs, by name, to tell of their slots from ``since`` on. ``healths``: by a survey of the
+    rows ``telling_first_and_newest``. Takes one statement, and a few more if somebody asks why."""
     shared = Shared(since=since)
     found = {each.name: JobFacts(each.name, now, each.status, shared=shared) for each in healths}
-    names = [*found]
-    told = _first_and_newest(names)
-    noted = by_name(_notes_of(names), lambda note: note.job_name)
+    # What is about a server has no job's name.
+    noted = by_name(_notes_of([*found, ""]), lambda note: note.job_name)
+    if noted is not None:
+        shared.comebacks_read = [note for note in noted.get("", []) if note.kind == NoteKind.SERVER_BACK]
     for name, facts in found.items():
-        # If it has no gate, it asks by itself.
-        if name in told:
-            facts.first_slot, facts.first_own, facts.newest_lock, facts.has_all_runs = told[name]
+        if facts.status:  # if it has no gate, it asks by itself
+            told = cast("_Telling", facts.status)
+            facts.first_slot, facts.first_own, facts.newest_lock = told.first_slot, told.first_own, told.newest_lock
+            facts.has_all_runs = told.ended >= facts.status.run_count
         if noted is not None:
             facts.notes = noted.get(name, [])[-MOST:]
     shared.lock_names = {name for facts in found.values() if facts.status for name in facts.lock_names}
@@ -54,17 +56,17 @@ def by_name(rows: Iterable[Row] | None, name_of: Callable[[Row], str]) -> dict[s
     return found
 
 
-class _FirstAndNewest(NamedTuple):
-    """What the oldest and the newest runs of a job say."""
+class _Telling(Protocol):
+    """A gate that tells what the oldest and the newest runs of its job say."""
 
     first_slot: datetime | None
     first_own: datetime | None
     newest_lock: str | None
-    has_all_runs: bool
+    ended: int
 
 
-def _first_and_newest(names: Sequence[str]) -> dict[str, _FirstAndNewest]:
-    """Of each of these jobs that has a gate, by name."""
+def telling_first_and_newest(gates: "JobStatusQuerySet") -> "JobStatusQuerySet":
+    """With what the oldest and the newest runs of each job say, and how many have ended."""
     of_job = runs().filter(job_name=OuterRef("name"))
     oldest = of_job.order_by("started_at")
     first = oldest.filter(slot__isnull=False).exclude(trigger="manual").values("slot")
@@ -73,12 +75,8 @@ def _first_and_newest(names: Sequence[str]) -> dict[str, _FirstAndNewest]:
     ended = of_job.exclude(status="running").order_by().values("job_name").annotate(number=Count("pk")).values("number")
     # Too many are not counted.
     counted = Case(When(run_count__lte=MOST_COUNTED, then=Coalesce(Subquery(ended), 0)), default=-1)
-    facts = {"first": Subquery(first[:1]), "own": Subquery(own[:1]), "newest": Subquery(newest[:1]), "ended": counted}
-    rows = gates().filter(name__in=names).annotate(**facts)
-    return {
-        name: _FirstAndNewest(first, own, newest, has_all_runs=ended >= count)
-        for name, count, first, own, newest, ended in rows.values_list("name", "run_count", *facts)
-    }
+    oldest_and_newest = {"first_slot": first, "first_own": own, "newest_lock": newest}
+    return gates.annotate(**{name: Subquery(rows[:1]) for name, rows in oldest_and_newest.items()}, ended=counted)
 
 
 def _notes_of(names: Sequence[str]) -> "list[JobNote] | None":

@@ -24,7 +24,7 @@ from django_singlejob.monitoring.findings import (
     of_short_interval,
     of_worker,
 )
-from django_singlejob.monitoring.health import OVERDUE, Health, Level, State, Survey, survey
+from django_singlejob.monitoring.health import OVERDUE, Health, Level, State, Survey, survey, telling_last_runs
 from django_singlejob.monitoring.marks import marks
 from django_singlejob.monitoring.queues import LATE, Queue, has_any, queues as read_queues, read_oldest
 from django_singlejob.monitoring.workers import REMEMBERED, SeenWorker, Server, servers, serves, workers
@@ -134,7 +134,8 @@ def judge(
     names, ignored = (scope.jobs, ()) if scope.is_narrow else (None, scope.ignored)
     unreadable: list[Unreadable] = []
     with reporting(unreadable.append):
-        surveyed = survey(names, ignored=ignored, with_last_runs=with_last_runs)
+        gates_read = telling_last_runs(gates()) if with_last_runs else None
+        surveyed = survey(names, ignored=ignored, rows=gates_read)
         verdict = _judge(scope, surveyed, failures=failures, with_one_offs=with_one_offs)
     findings = [found for found in verdict.findings if not _is_only_unreadable(found, unreadable)]
     findings = [*_acknowledged(findings), *map(of_row, dict.fromkeys(unreadable))]
