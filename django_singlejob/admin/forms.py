@@ -2,13 +2,15 @@
 slots."""
 
 import json
-from datetime import datetime, time
+from datetime import datetime, time, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from django import forms
 from django.contrib.admin import widgets
 from django.core.exceptions import ValidationError
 from django.forms.fields import InvalidJSONInput
+from django.utils.formats import date_format
+from django.utils.timezone import localdate
 from django.utils.translation import gettext, gettext_lazy as _
 
 from django_singlejob.control.schedules import Own, parsed
@@ -29,6 +31,8 @@ else:
     OneOffModelForm = forms.ModelForm
 
 T = TypeVar("T")
+
+DAY = timedelta(days=1)
 
 
 class InstantWidget(widgets.AdminSplitDateTime):
@@ -157,6 +161,16 @@ class PauseForm(forms.Form):
 
     class Media:
         css = {"all": ["admin/css/widgets.css", "admin/css/forms.css"]}
+
+    @property
+    def days(self) -> list[tuple[str, str]]:
+        """The buttons that enter a date for ``until``: a label and the date in ISO 8601, of tomorrow and of Monday."""
+        today = localdate()
+        tomorrow, monday = today + DAY, today + (7 - today.weekday()) * DAY
+        return [
+            (gettext("Until {day}, 00:00").format(day=date_format(day, "l")), day.isoformat())
+            for day in dict.fromkeys((tomorrow, monday))
+        ]
 
     def clean_until(self) -> datetime | None:
         given = self.cleaned_data["until"]

@@ -53,8 +53,8 @@ class Wanted(NamedTuple):
 
     @property
     def url(self) -> str:
-        """The URL of the overview that shows these, from itself."""
-        return f"?{urlencode(self.query)}"
+        """The URL of the overview that shows these, from itself. On a low screen, the table is below what is urgent."""
+        return f"?{urlencode(self.query)}#singlejob-jobs"
 
 
 def states(verdict: Verdict, wanted: Wanted) -> list[tuple[SafeString, str, bool]]:

@@ -34,6 +34,7 @@ from django_singlejob.admin.history import STALE, PastRun, dead_one_offs, label,
 from django_singlejob.admin.read_only import NOW
 from django_singlejob.admin.schedules import facts
 from django_singlejob.admin.states import add_means, held_for, state
+from django_singlejob.admin.troubles import by_whom
 from django_singlejob.conf import options
 from django_singlejob.jobs import registry
 from django_singlejob.jobs.registry import Job
@@ -43,7 +44,8 @@ from django_singlejob.models.jobs import database_now, mean_of
 from django_singlejob.models.notes import NoteKind, notes
 from django_singlejob.models.one_offs import one_offs
 from django_singlejob.models.runs import FAILURES, runs
-from django_singlejob.monitoring.findings import of_health
+from django_singlejob.monitoring.acknowledging import Acknowledged, acknowledged
+from django_singlejob.monitoring.findings import Finding, of_health
 from django_singlejob.monitoring.health import Health, next_slots, schedule_of
 from django_singlejob.monitoring.job_facts import options_of
 from django_singlejob.process.clock import saturated
@@ -59,17 +61,22 @@ def now_of(row: Any, *, may_see_runs: bool) -> dict[str, Any]:
     """How the job is doing now: the part of the page that is refreshed while it runs. ``may_see_runs``: whether what a
     run prints may be shown."""
     health, at = row.health, row.now or database_now()
+    findings = [*of_health(health, 1)]
+    known = acknowledged([row.name]) if findings else {}
     return {
         "health": health,
         "at": date_format(timezone.localtime(at), "H:i:s"),
         "state": state(health),
-        "findings": [
-            (shown(found.what_happened), shown(found.what_to_do), moment(found.since, at) if found.since else "")
-            for found in of_health(health, 1)
-        ],
+        "findings": [_finding(found, at, known.get((row.name, found.kind.value))) for found in findings],
         "now": [*_now(health, at)],
         "output": _output(health) if may_see_runs else None,
     }
+
+
+def _finding(found: Finding, at: datetime, by: Acknowledged | None) -> tuple[str, str, SafeString | str, str]:
+    """What happened, what to do, since when, and who has acknowledged it."""
+    since = moment(found.since, at) if found.since else ""
+    return shown(found.what_happened), shown(found.what_to_do), since, by_whom(by) if by else ""
 
 
 def _now(health: Health, at: datetime) -> Iterator[tuple[str, object]]:

@@ -16,6 +16,7 @@ from django_singlejob.admin.addresses import address
 from django_singlejob.admin.cells import at_least, badge, breakable, distance, first_line, link, list_of
 from django_singlejob.admin.history import LastError
 from django_singlejob.models import JobStatus
+from django_singlejob.monitoring.acknowledging import Acknowledged
 from django_singlejob.monitoring.findings import Finding, Trouble
 from django_singlejob.monitoring.health import State
 from django_singlejob.monitoring.verdict import Verdict
@@ -56,11 +57,14 @@ def _can_be_acknowledged(finding: Finding) -> bool:
 
 def _level(finding: Finding) -> SafeString:
     found = badge(finding.level.name.lower(), finding.kind.label)
-    if finding.acknowledged is None:
-        return found
-    by, until, reason = finding.acknowledged
+    return format_html("{} {}", found, by_whom(finding.acknowledged)) if finding.acknowledged else found
+
+
+def by_whom(acknowledged: Acknowledged) -> SafeString:
+    """Who has acknowledged something, until when, and why."""
+    by, until, reason = acknowledged
     text = _("acknowledged by {by} until {until}").format(by=by, until=instant_in_words(until))
-    return format_html("{} {} {}", found, badge("acknowledged", text), shown(reason))
+    return format_html("{} {}", badge("acknowledged", text), shown(reason))
 
 
 def _since(finding: Finding, now: datetime) -> SafeString | str:

@@ -16,7 +16,7 @@ from django_singlejob.jobs import registry
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.one_offs import one_offs
 from django_singlejob.models.runs import runs
-from django_singlejob.process.clock import DBNow
+from django_singlejob.process.clock import DBNow, utc_now
 from tests.admin.pages import Page, act, clear_page, list_of, page_of, shown
 from tests.contract.acts import HOUR, MINUTE, expire, last_run, start_run, tick, ticked
 from tests.waiting import PATIENCE
@@ -406,6 +406,18 @@ def test_a_date_without_a_time_is_its_midnight() -> None:
     assert form.cleaned_data["until"] == datetime(2999, 12, 1, tzinfo=UTC)
     assert not PauseForm({"until_0": "", "until_1": "06:00"}).is_valid()
     assert PauseForm({}).is_valid()
+
+
+@pytest.mark.usefixtures("nightly")
+def test_a_button_pauses_until_a_day_that_it_names(admin_client: Client, settings: Any) -> None:
+    settings.TIME_ZONE = "UTC"
+    asked = admin_client.post(list_of("jobstatus"), {"action": "pause", "_selected_action": "nightly"})
+    monday = next(value for label, value in asked.context["form"].days if label == "Until Monday, 00:00")
+    act(admin_client, "jobstatus", "pause", "nightly", until_0=["", monday], until_1="", reason="")
+    until = gates().get().paused_until
+    assert until
+    assert (until.weekday(), f"{until:%Y-%m-%d %H:%M:%S}") == (0, f"{monday} 00:00:00")
+    assert MINUTE * 0 < until - utc_now() <= timedelta(days=7)
 
 
 @pytest.mark.usefixtures("nightly")

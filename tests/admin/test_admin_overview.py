@@ -117,7 +117,7 @@ def test_idle_jobs_are_well(viewer: Client) -> None:
     assert headline(viewer) == ("good", "All is well")
     assert "2 idle" in said(viewer)
     assert "Needs attention" not in said(viewer)
-    assert 'href="?state=idle"' in page(viewer)
+    assert 'href="?state=idle#singlejob-jobs"' in page(viewer)
 
 
 def test_what_runs_is_told_with_its_holder(viewer: Client) -> None:
@@ -342,7 +342,7 @@ def test_jobs_are_filtered_by_state_and_by_name(viewer: Client) -> None:
     shown = page(viewer, q="cart", state="idle")
     assert '<input type="hidden" name="state" value="idle">' in shown
     assert 'name="q" value="cart"' in shown
-    assert '<a href="?q=cart" aria-current="true">' in shown
+    assert '<a href="?q=cart#singlejob-jobs" aria-current="true">' in shown
     assert '<a href="?state=failing&amp;q=cart">' in shown
 
 

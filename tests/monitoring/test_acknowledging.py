@@ -173,6 +173,7 @@ def test_the_page_of_a_job_asks_and_acknowledges(operator: Client) -> None:
     assert "All is well" in page
     assert "acknowledged by operator until" in Page(page).text
     assert HOSTILE not in page
+    assert "acknowledged by operator until" in Page(shown(operator, page_of("jobstatus", "nightly"))).text
 
 
 def test_a_week_is_the_longest_and_others_may_not(operator: Client, viewer: Client) -> None:
