@@ -343,7 +343,7 @@ def test_jobs_are_filtered_by_state_and_by_name(viewer: Client) -> None:
     assert '<input type="hidden" name="state" value="idle">' in shown
     assert 'name="q" value="cart"' in shown
     assert '<a href="?q=cart#singlejob-jobs" aria-current="true">' in shown
-    assert '<a href="?state=failing&amp;q=cart">' in shown
+    assert '<a href="?state=failing&amp;q=cart#singlejob-jobs">' in shown
 
 
 @pytest.mark.parametrize("text", ["\0", "x" * 201, '"><script>alert(1)</script>', "%", "é"])
