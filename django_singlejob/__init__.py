@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from django_singlejob.monitoring.facts import status
     from django_singlejob.running.current_run import CurrentRun, current_run, raise_if_stopped
     from django_singlejob.running.decorators import command_job, job_lock, shell_job, singleton_job
-    from django_singlejob.running.outcomes import SKIPPED, Outcome
+    from django_singlejob.running.outcomes import SKIPPED, Outcome, Skipped
 
 __version__ = "0.1.0"
 
@@ -63,6 +63,7 @@ __all__ = [
     "Reason",
     "SingleJobError",
     "SkipRun",
+    "Skipped",
     "UnknownJob",
     "UnsafeTransaction",
     "command_job",
@@ -81,6 +82,7 @@ _HOMES = {
     "job_lock": "running.decorators",
     "shell_job": "running.decorators",
     "SKIPPED": "running.outcomes",
+    "Skipped": "running.outcomes",
     "CurrentRun": "running.current_run",
     "Outcome": "running.outcomes",
     "Reason": "locking.request",

@@ -12,7 +12,7 @@ from functools import partial
 from hashlib import sha256
 from importlib import import_module
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Never, ParamSpec, Protocol, TypeVar, cast, overload
 
 from django_singlejob.conf import quoted
 from django_singlejob.exceptions import LeaseLost, LockHeld, SingleJobError
@@ -37,20 +37,14 @@ logger = logging.getLogger("django_singlejob")
 
 P = ParamSpec("P")
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 
 # Those of ``singleton_job``.
 _OPTIONS = [option.name for option in fields(Job) if option.name != "func"]
 
-Skippable = Literal[Skipped.SKIPPED]
 
-
-class _Unknown:
-    """No function returns this: only ``Any``, an unknown type and ``NoReturn`` match. So functions without types get
-    an overload of their own, and do not look as if they were async."""
-
-
-class _Runnable(Job, Generic[P, R]):
-    __wrapped__: Callable[P, Any]
+class _Runnable(Job, Generic[P, R_co]):
+    __wrapped__: Callable[P, R_co]
     # Django's templates call every callable: a page that only shows a job would run it.
     do_not_call_in_templates = True
 
@@ -102,40 +96,38 @@ def _job_of(module: str, name: str) -> Job:
     return get(name)
 
 
-class SingletonJob(_Runnable[P, R]):
-    """A function that runs under its lock when it is called. ``__wrapped__`` is the plain function."""
+class SingletonJob(_Runnable[P, R_co]):
+    """A function that runs under its lock when it is called. ``__wrapped__`` is the plain function. For type checkers,
+    it may also be an ``async def``, whose value is a coroutine."""
 
-    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R | Skippable:
+    # Without the first one, a function that returns `Any` would look as if it were async.
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self: "SingletonJob[P, Never]", /, *args: P.args, **kwargs: P.kwargs
+    ) -> R_co | Skipped: ...
+    @overload
+    def __call__(
+        self: "SingletonJob[P, Coroutine[Any, Any, R]]", /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, R | Skipped]: ...
+    @overload
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R_co | Skipped: ...
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Run the job and return the function's value, or ``SKIPPED``."""
-        return cast("R | Skippable", runner.run(self, args, kwargs).value)
+        return runner.run(self, args, kwargs).value
 
 
-class AsyncSingletonJob(_Runnable[P, R]):
+class AsyncSingletonJob(_Runnable[P, R_co]):
     """An ``async def`` that runs under its lock when it is awaited. ``__wrapped__`` is the plain function."""
 
-    async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R | Skippable:
+    async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Run the job and return the function's value, or ``SKIPPED``."""
-        outcome = await runner.run_async(self, args, kwargs)
-        return cast("R | Skippable", outcome.value)
+        return (await runner.run_async(self, args, kwargs)).value
 
 
 class _Decorator(Protocol):
-    @overload
-    def __call__(self, func: Callable[P, _Unknown], /) -> SingletonJob[P, Any]: ...
-    @overload
-    def __call__(  # type: ignore[overload-overlap]
-        self, func: Callable[P, Coroutine[Any, Any, R]], /
-    ) -> AsyncSingletonJob[P, R]: ...
-    @overload
     def __call__(self, func: Callable[P, R], /) -> SingletonJob[P, R]: ...
 
 
-@overload
-def singleton_job(name: Callable[P, _Unknown], /) -> SingletonJob[P, Any]: ...
-@overload
-def singleton_job(  # type: ignore[overload-overlap]
-    name: Callable[P, Coroutine[Any, Any, R]], /
-) -> AsyncSingletonJob[P, R]: ...
 @overload
 def singleton_job(name: Callable[P, R], /) -> SingletonJob[P, R]: ...
 @overload

@@ -3,7 +3,6 @@
 import logging
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -19,7 +18,12 @@ from django_singlejob.running.body_end import NOTE
 from django_singlejob.running.current_run import row_of
 
 if TYPE_CHECKING:
+    # Otherwise `str | Skipped` would be `str`, and nothing would say that a job that returns text may be skipped.
+    from enum import Enum as StrEnum
+
     from django_singlejob.models import JobRun
+else:
+    from enum import StrEnum
 
 logger = logging.getLogger("django_singlejob")
 
@@ -27,11 +31,12 @@ _NO_HANDLER = logging.NullHandler()
 
 
 class Skipped(StrEnum):
-    """The type of ``SKIPPED``. It is text, so that what takes a job's value can store it as JSON."""
+    """The type of ``SKIPPED``. It is text, so that what takes a job's value can store it as JSON. For type checkers it
+    is not text."""
 
     SKIPPED = "skipped"
 
-    def __bool__(self) -> bool:
+    def __bool__(self) -> Literal[False]:
         return False
 
     def __repr__(self) -> str:
@@ -41,7 +46,7 @@ class Skipped(StrEnum):
 
 
 #: The value of a call that did not run: for example, another holder has the lock, or the job is paused or already ran.
-SKIPPED: Final[Literal[Skipped.SKIPPED]] = Skipped.SKIPPED
+SKIPPED: Final = Skipped.SKIPPED
 
 
 @dataclass(frozen=True, kw_only=True)
