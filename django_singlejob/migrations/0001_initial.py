@@ -972,6 +972,41 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
+                    "unique_key",
+                    models.CharField(
+                        blank=True,
+                        db_default="",
+                        default="",
+                        help_text="Of those with this key, only one waits; blank if any number may.",
+                        max_length=240,
+                        verbose_name="unique key",
+                    ),
+                ),
+                (
+                    "asked",
+                    models.PositiveIntegerField(
+                        db_default=0,
+                        default=0,
+                        help_text="How many times it was enqueued; 0 if any number may wait beside it.",
+                        verbose_name="asked",
+                    ),
+                ),
+                (
+                    "waiting_key",
+                    models.GeneratedField(
+                        db_persist=True,
+                        expression=models.Case(
+                            models.When(
+                                models.Q(("unique_key", ""), _negated=True),
+                                status="waiting",
+                                version=0,
+                                then=models.F("unique_key"),
+                            )
+                        ),
+                        output_field=models.CharField(max_length=240, null=True),
+                    ),
+                ),
+                (
                     "suspect",
                     models.BooleanField(
                         db_default=False,
@@ -992,6 +1027,7 @@ class Migration(migrations.Migration):
                     models.Index(fields=["status", "finished_at"], name="singlejob_one_off_finished"),
                 ],
                 "constraints": [
+                    models.UniqueConstraint(fields=["waiting_key"], name="singlejob_one_off_unique"),
                     models.CheckConstraint(
                         condition=models.Q(("status__in", ["waiting", "in_progress", "done", "failed", "cancelled"])),
                         name="singlejob_one_off_status",
@@ -1034,8 +1070,11 @@ class Migration(migrations.Migration):
                                 "requested_by",
                                 "stopped_by",
                                 "retried_slot",
+                                "unique_key",
+                                "asked",
                                 "suspect",
                             ),
+                            ("asked__range", NUMBERS),
                             ("attempt__range", NUMBERS),
                             ("created_at__range", INSTANTS),
                             ("finished_at__range", INSTANTS),

@@ -12,9 +12,9 @@ import json
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
-from django.db import models
+from django.db import connections, models
 from django.db.models import Case, F, Q, Subquery, TextField, Value, When
-from django.db.models.functions import Concat, Greatest, Right
+from django.db.models.functions import Concat, Greatest, Lower, Right
 from django.utils.translation import gettext_lazy as _
 
 from django_singlejob.database.transactions import alias
@@ -46,6 +46,7 @@ ENDED = ("done", "failed", "cancelled")
 UNSUCCESSFUL = ("failed", "cancelled")
 
 PRIORITIES = range(-100, 101)
+UNIQUE_LENGTH = NAME_LENGTH + 40
 _FACTS = {"now": DBNow()}
 
 
@@ -130,7 +131,7 @@ class OneOffJobQuerySet(AttemptQuerySet["OneOffJob"]):
         """The next to run, with ``now``: the highest priority first, then the one that has been due the longest."""
         return next(iter(self._first_due(1, until)), None)
 
-    def _first_due(self, most: int, until: datetime | None, *, skip_locked: bool = False) -> list[OneOffJob]:
+    def _first_due(self, most: int, until: datetime | None, *, in_turn: bool = False) -> list[OneOffJob]:
         # One priority after the other, each found by an index. In a single query, the database would read past all
         # rows of a higher priority that are due later, however many there are.
         found: list[OneOffJob] = []
@@ -138,7 +139,7 @@ class OneOffJobQuerySet(AttemptQuerySet["OneOffJob"]):
         for _priority in PRIORITIES:
             highest = waiting.order_by("-priority").values_list("priority", flat=True)[:1]
             due = self.due(until).filter(priority=Subquery(highest)).order_by("run_after", "pk").annotate(**_FACTS)
-            rows = due.select_for_update(skip_locked=True) if skip_locked else due
+            rows = due.unlocked() if in_turn else due
             some = rows.first_readable(most - len(found))
             found += some
             if len(found) == most:
@@ -149,9 +150,24 @@ class OneOffJobQuerySet(AttemptQuerySet["OneOffJob"]):
             waiting = self.waiting().filter(priority__lt=passed)
         return found
 
+    def still_waiting(self) -> Self:
+        """Those of these rows that still wait. MySQL must find them by their keys: by the status, it would come upon
+        rows that others have locked, and wait for them."""
+        return self.alias(state=Lower("status")).filter(state="waiting")
+
+    def unlocked(self) -> Self:
+        """Those that no other transaction has locked, to lock them. On SQLite, a transaction that has written locks
+        everything."""
+        has_skip_locked = connections[self.db].features.has_select_for_update_skip_locked
+        return self.select_for_update(skip_locked=True) if has_skip_locked else self
+
     def claim(self, seen: OneOffJob, token: UUID, holder: Holder) -> bool:
-        """Claim it, to run it. Returns ``False`` if another process has claimed it, or if it was cancelled."""
-        return self.waiting().filter(pk=seen.pk, version=seen.version).update(**self._claimed(token, holder)) == 1
+        """Claim it, to run it. Returns ``False`` if another process has claimed it, if it was cancelled, or if a
+        transaction that has asked for it once more is open."""
+        found = self.filter(pk=seen.pk, version=seen.version).still_waiting()
+        if seen.unique_key and found.unlocked().first() is None:
+            return False
+        return found.update(**self._claimed(token, holder)) == 1
 
     def _claimed(self, token: UUID, holder: Holder) -> dict[str, Any]:
         return {
@@ -339,6 +355,26 @@ class OneOffJob(Row):
     retried_slot = models.DateTimeField(
         _("retried slot"), null=True, blank=True, help_text=_("The slot whose failed run it retries.")
     )
+    unique_key = models.CharField(
+        _("unique key"),
+        max_length=UNIQUE_LENGTH,
+        blank=True,
+        default="",
+        db_default="",
+        help_text=_("Of those with this key, only one waits; blank if any number may."),
+    )
+    asked = models.PositiveIntegerField(
+        _("asked"),
+        default=0,
+        db_default=0,
+        help_text=_("How many times it was enqueued; 0 if any number may wait beside it."),
+    )
+    # Only a row that nobody has touched counts: no claim, put-back or retry can collide with it.
+    waiting_key = models.GeneratedField(
+        expression=Case(When(~Q(unique_key=""), status="waiting", version=0, then=F("unique_key"))),
+        output_field=models.CharField(max_length=UNIQUE_LENGTH, null=True),
+        db_persist=True,
+    )
     suspect = models.BooleanField(
         _("suspect"),
         default=False,
@@ -361,6 +397,7 @@ class OneOffJob(Row):
             models.Index(fields=["status", "finished_at"], name="singlejob_one_off_finished"),
         ]
         constraints = [
+            models.UniqueConstraint(fields=["waiting_key"], name="singlejob_one_off_unique"),
             allowed("singlejob_one_off_status", status__in=OneOffStatus.values),
             allowed("singlejob_one_off_attempts", max_attempts__gte=1),
             allowed("singlejob_one_off_priority", priority__range=(PRIORITIES[0], PRIORITIES[-1])),

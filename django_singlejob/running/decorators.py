@@ -62,7 +62,14 @@ class _Runnable(Job, Generic[P, R_co]):
         """Run the job and return its outcome. Raises what the job raises."""
         return runner.run(self, args, kwargs)
 
-    def using(self, *, run_after: datetime | None = None, priority: int = 0, queue_name: str = "default") -> Order:
+    def using(
+        self,
+        *,
+        run_after: datetime | None = None,
+        priority: int = 0,
+        queue_name: str = "default",
+        unique: bool | str = False,
+    ) -> Order:
         """Return an ``Order`` that enqueues the job with these options. Raises ``InvalidOrder`` if one is invalid."""
         return Order(
             job_name=self.name,
@@ -70,6 +77,7 @@ class _Runnable(Job, Generic[P, R_co]):
             queue_name=queue_name,
             priority=priority,
             run_after=run_after,
+            unique=unique,
             _misfit=self.misfit,
         )
 

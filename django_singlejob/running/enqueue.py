@@ -5,14 +5,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
+from hashlib import sha256
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from asgiref.sync import sync_to_async
 from django.db import Error, connections, transaction
+from django.db.models import Case, F, SmallIntegerField, Value, When
+from django.db.models.functions import Greatest
 from django.utils import timezone
 
 from django_singlejob.conf import quoted
-from django_singlejob.database import transactions
+from django_singlejob.database import errors, transactions
 from django_singlejob.database.unusable import refusal
 from django_singlejob.exceptions import InvalidOrder
 from django_singlejob.jobs.names import NAME_LENGTH, is_queue_name
@@ -22,6 +26,7 @@ from django_singlejob.running.values import JSON_LENGTH, Unstorable, stored_argu
 
 if TYPE_CHECKING:
     from django_singlejob.models import OneOffJob
+    from django_singlejob.models.one_offs import OneOffJobQuerySet
 
 # A call's positional and keyword arguments.
 AnyCall: TypeAlias = tuple[Sequence[Any], Mapping[str, Any]]
@@ -30,13 +35,16 @@ Misfit: TypeAlias = Callable[[Sequence[Any], Mapping[str, Any]], str | None]
 _NOW = DBNow()
 # A statement with more rows is hardly faster, and blocks others for longer.
 MOST_ROWS = 1000
+# How many times to try if other callers are in the way.
+TRIES = 3
 
 
 class Call(NamedTuple):
-    """The arguments of a one-off, in JSON's own types."""
+    """The arguments of a one-off, in JSON's own types. ``unique_key``: of those with this key, only one waits."""
 
     args: list[Any]
     kwargs: dict[str, Any]
+    unique_key: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +59,8 @@ class Order:
         priority: -100 to 100; of those that are due, the highest runs first.
         run_after: the instant (aware) before which it does not run; ``None`` to run it as soon as possible.
         backend: the alias of the task backend that enqueues it; empty for a one-off that is not a task.
+        unique: ``True`` to have only one wait, in its queue, with these arguments; a text, to have only one wait with
+            this text, whatever the arguments.
 
     Raises ``InvalidOrder``.
     """
@@ -62,6 +72,7 @@ class Order:
     priority: int = 0
     run_after: datetime | None = None
     backend: str = ""
+    unique: bool | str = False
     # Says what is wrong with arguments for the function; ``None`` not to check them.
     _misfit: Misfit | None = field(default=None, repr=False, compare=False)
 
@@ -73,19 +84,25 @@ class Order:
             )
         if isinstance(self.priority, bool) or self.priority not in PRIORITIES:
             raise InvalidOrder(f"Invalid priority {quoted(self.priority)}: use a whole number from -100 to 100.")
+        if not isinstance(self.unique, bool) and not is_queue_name(self.unique):
+            raise InvalidOrder(
+                f"Invalid unique {quoted(self.unique)}: use True, or 1 to {NAME_LENGTH} printable characters, without "
+                "commas and without spaces at the ends."
+            )
         if self.run_after is not None:
             object.__setattr__(self, "run_after", _instant(self.run_after))
 
     def enqueue(self, /, *args: Any, **kwargs: Any) -> "OneOffJob":
         """Have a worker run the job once with these arguments, which are stored as JSON. Inside a transaction, workers
-        see the one-off after the commit.
+        see the one-off after the commit. If it is ``unique`` and one waits that nobody has begun, returns that one,
+        which will run after the commit, at the earlier of the two instants, with the higher of the two priorities.
 
         Raises ``InvalidOrder``, which names the argument that cannot be stored, and ``DatabaseUnusable``.
         """
         self._refuse_misfit(args, kwargs)
         call = self.stored(args, kwargs)
         with self._explained():
-            return place(self, *call)
+            return insert(_columns(self), [call])[0]
 
     async def aenqueue(self, /, *args: Any, **kwargs: Any) -> "OneOffJob":
         """The same, for an ``async def``."""
@@ -97,6 +114,8 @@ class Order:
 
         Raises ``InvalidOrder``, which names the call and the argument that cannot be stored, and ``DatabaseUnusable``.
         """
+        if isinstance(self.unique, str):
+            raise self._invalid("the text of unique names one of them. Use unique=True, or call enqueue() for each.")
         if not isinstance(calls, Iterable):
             raise self._invalid(f"calls is {quoted(calls)}. Make it a list of pairs, such as ((4711,), {{}}).")
         stored = [self._stored_call(number, call) for number, call in enumerate(calls)]
@@ -111,9 +130,17 @@ class Order:
         """The arguments as they are stored. Raises ``InvalidOrder`` if one of them cannot be: ``whose`` precedes its
         name in the message."""
         try:
-            return Call(*stored_arguments(args, kwargs))
+            call = Call(*stored_arguments(args, kwargs))
         except Unstorable as error:
             raise self._invalid(f"{whose}{error}.") from None
+        return call._replace(unique_key=self._key(call)) if self.unique else call
+
+    def _key(self, call: Call) -> str:
+        # A hash: MySQL takes capital letters for small ones.
+        text = self.unique if isinstance(self.unique, str) else ""
+        which = [self.job_name, self.task_path, self.queue_name, self.backend, text or call]
+        digest = sha256(json.dumps(which, sort_keys=True).encode()).hexdigest()
+        return f"{digest[:32]} {text}".rstrip()
 
     def _stored_call(self, number: int, call: object) -> Call:
         match call:
@@ -133,7 +160,7 @@ class Order:
         # The function may have a parameter of this name, and something else may be wrong.
         options = [
             name
-            for name in ("run_after", "priority", "queue_name")
+            for name in ("run_after", "priority", "queue_name", "unique")
             if f"unexpected keyword argument {name!r}" in misfit
         ]
         hint = f" {options[0]} is an option of using(): call using({options[0]}=...).enqueue(...)." if options else ""
@@ -182,24 +209,61 @@ def place(order: Order, args: Any, kwargs: Any, **others: Any) -> "OneOffJob":
 
 
 def _columns(order: Order) -> dict[str, Any]:
-    columns = {name: value for name, value in vars(order).items() if name != "_misfit"}
+    columns = {name: value for name, value in vars(order).items() if name not in ("_misfit", "unique")}
     return {**columns, "status": "waiting", "run_after": order.run_after or _NOW, "created_at": _NOW}
 
 
 def insert(columns: Mapping[str, Any], calls: Sequence[Call]) -> "list[OneOffJob]":
-    """Insert a row for each call, all of them or none, and return the rows in the same order.
+    """Insert a row for each call, all of them or none, and return the rows in the same order. In place of one whose
+    ``unique_key`` waits, return the row that does.
 
     ``columns`` are the other columns, which the rows share: values, or expressions. Once this returns, no crash loses
     the rows, unless they are part of the caller's transaction.
     """
     if not calls:
         return []
+    if calls[0].unique_key:
+        return _found_or_inserted(columns, calls)
     alias, batches = transactions.alias(), list(_batches(calls))
     all_or_none = transaction.atomic(using=alias, savepoint=len(batches) > 1)
     with _closed_if_lost(alias), transactions.synchronous(alias), all_or_none:
         keys = [key for batch in batches for key in _inserted(alias, columns, batch)]
         found = one_offs().in_bulk(keys)  # with what only the database knows
     return [found[key] for key in keys]
+
+
+def _found_or_inserted(columns: Mapping[str, Any], calls: Sequence[Call]) -> "list[OneOffJob]":
+    """A row that waits, untouched, for each ``unique_key``."""
+    alias = transactions.alias()
+    # Sorted: two callers that need the same rows do not wait for each other.
+    distinct = sorted({call.unique_key: call for call in calls}.values(), key=attrgetter("unique_key"))
+    for number in range(1, TRIES + 1):
+        try:
+            with _closed_if_lost(alias), transactions.synchronous(alias), transaction.atomic(using=alias):
+                found = {row.unique_key: row for batch in _batches(distinct) for row in _asked(alias, columns, batch)}
+            return [found[call.unique_key] for call in calls]
+        except Error as error:
+            is_over = number == TRIES or connections[alias].in_atomic_block
+            if is_over or not errors.is_transient(error):
+                raise
+    raise AssertionError
+
+
+def _asked(alias: str, columns: Mapping[str, Any], batch: Sequence[Call]) -> "OneOffJobQuerySet":
+    # What waits already is written as it is, which locks the row: no worker begins it before the caller's commit, nor
+    # without what the caller has written. MySQL cannot name the index, but a new row violates no other one.
+    target = connections[alias].features.supports_update_conflicts_with_target
+    conflict: dict[str, Any] = {"update_conflicts": True, "update_fields": ["status"]}
+    conflict |= {"unique_fields": ["waiting_key"]} if target else {}
+    one_offs().bulk_create([one_offs().model(**columns, **call._asdict()) for call in batch], **conflict)
+    waiting = one_offs().filter(waiting_key__in=[call.unique_key for call in batch])
+    changes = {
+        "asked": F("asked") + 1,
+        "run_after": Case(When(run_after__gt=columns["run_after"], then=columns["run_after"]), default=F("run_after")),
+        "priority": Greatest(F("priority"), Value(columns["priority"], SmallIntegerField())),
+    }
+    waiting.update(**changes)
+    return waiting
 
 
 def _closed_if_lost(alias: str) -> AbstractContextManager[None]:

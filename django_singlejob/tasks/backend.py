@@ -75,33 +75,48 @@ class SingleJobBackend(BaseTaskBackend):
                 "or of its module."
             )
 
-    def enqueue(self, task: Task[..., Any], args: Any, kwargs: Any) -> TaskResult[..., Any]:  # type: ignore[override]
-        """Enqueue the task for a worker. If a transaction is open, workers see the task after the commit.
+    def enqueue(  # type: ignore[override]
+        self, task: Task[..., Any], args: Any, kwargs: Any, *, unique: bool | str = False
+    ) -> TaskResult[..., Any]:
+        """Enqueue the task for a worker. If a transaction is open, workers see the task after the commit. ``unique``:
+        see ``Order``; the result is of the task that waits.
 
         Raises ``InvalidOrder``, naming the argument, if an argument cannot be stored, and ``InvalidTask``.
         """
-        order = self._order(task)
+        order = self._order(task, unique)
         return self._enqueued(task, order.enqueue(*args, **kwargs))
 
-    def enqueue_many(self, task: Task[..., Any], calls: Iterable[AnyCall]) -> list[TaskResult[..., Any]]:
+    async def aenqueue(  # type: ignore[override]
+        self, task: Task[..., Any], args: Any, kwargs: Any, *, unique: bool | str = False
+    ) -> TaskResult[..., Any]:
+        """The same, for an ``async def``."""
+        return await sync_to_async(self.enqueue)(task, args, kwargs, unique=unique)
+
+    def enqueue_many(
+        self, task: Task[..., Any], calls: Iterable[AnyCall], *, unique: bool = False
+    ) -> list[TaskResult[..., Any]]:
         """Enqueue the task once for each call: a pair of its arguments, as a list or tuple, and its keyword arguments,
-        as a dict. Enqueues all of them or none, and returns their results in the same order.
+        as a dict. Enqueues all of them or none, and returns their results in the same order. ``unique``: whether only
+        one waits with the same arguments.
 
         Raises ``InvalidOrder``, naming the call and the argument, if one cannot be stored, and ``InvalidTask``.
         """
-        order = self._order(task)
+        order = self._order(task, unique)
         return [self._enqueued(task, row) for row in order.enqueue_many(calls)]
 
-    async def aenqueue_many(self, task: Task[..., Any], calls: Iterable[AnyCall]) -> list[TaskResult[..., Any]]:
+    async def aenqueue_many(
+        self, task: Task[..., Any], calls: Iterable[AnyCall], *, unique: bool = False
+    ) -> list[TaskResult[..., Any]]:
         """The same, for an ``async def``."""
-        return await sync_to_async(self.enqueue_many)(task, calls)
+        return await sync_to_async(self.enqueue_many)(task, calls, unique=unique)
 
     def _enqueued(self, task: Task[..., Any], row: OneOffJob) -> TaskResult[..., Any]:
         result = django_tasks.result_of(row, task)
-        task_enqueued.send_robust(type(self), task_result=result)
+        if row.asked < 2:  # a row that waited already has been announced
+            task_enqueued.send_robust(type(self), task_result=result)
         return result
 
-    def _order(self, task: Task[..., Any]) -> Order:
+    def _order(self, task: Task[..., Any], unique: bool | str) -> Order:
         """Raises ``InvalidTask`` if no worker could run the task."""
         self.validate_task(task)
         if problem := _why_not_found(task):
@@ -115,6 +130,7 @@ class SingleJobBackend(BaseTaskBackend):
             priority=task.priority,
             run_after=task.run_after,
             backend=self.alias,
+            unique=unique,
         )
 
     def get_result(self, result_id: str) -> TaskResult[..., Any]:

@@ -13,7 +13,7 @@ from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from django.db import Error, connections
+from django.db import Error
 from django.db.models import F, Q
 
 from django_singlejob.conf import ZERO
@@ -416,13 +416,12 @@ class TaskQuerySet(OneOffJobQuerySet):
     def lock_due(self, most: int, until: datetime | None = None) -> list[OneOffJob]:
         """The next ``most`` to run, with ``now``. No other worker can claim them until this transaction ends. On SQLite
         the transaction must have written already: then no other process can write at all."""
-        has_skip_locked = connections[self.db].features.has_select_for_update_skip_locked
-        return self._first_due(most, until, skip_locked=has_skip_locked)
+        return self._first_due(most, until, in_turn=True)
 
     def claim_locked(self, locked: Sequence[OneOffJob], token: UUID, holder: Holder) -> bool:
         """Claim them, to run them. Returns ``False`` if another process has claimed one of them: then roll back this
         transaction. Updates the instances as well, as far as a run needs it."""
-        rows = self.waiting().filter(pk__in=[row.pk for row in locked])
+        rows = self.filter(pk__in=[row.pk for row in locked]).still_waiting()
         if rows.update(**self._claimed(token, holder)) != len(locked):
             return False
         for row in locked:

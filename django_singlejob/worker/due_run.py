@@ -30,11 +30,13 @@ NAP = 0.1
 
 @dataclass(frozen=True, eq=False)
 class DueRun:
-    """A run of a job, in this process or in a child. ``is_slot``: whether a slot of its schedule is due."""
+    """A run of a job, in this process or in a child. ``is_slot``: whether a slot of its schedule is due.
+    ``one_off``: its one-off, if it is the run of one."""
 
     job: Job
     steps: Callable[[Supervisor | None], Steps[Outcome]]
     is_slot: bool = False
+    one_off: "OneOffJob | None" = None
 
     @property
     def name(self) -> str:
@@ -75,7 +77,7 @@ def _slot_steps(job: Job, supervisor: Supervisor | None) -> Steps[Outcome]:
 
 def one_off_of(job: Job, row: "OneOffJob") -> DueRun:
     """A run of the job's one-off."""
-    return DueRun(job, partial(_one_off_steps, job, row))
+    return DueRun(job, partial(_one_off_steps, job, row), one_off=row)
 
 
 def _one_off_steps(job: Job, row: "OneOffJob", supervisor: Supervisor | None) -> Steps[Outcome]:

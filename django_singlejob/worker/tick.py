@@ -141,7 +141,8 @@ class Tick:
             is_cleared = clear_dead(self._watchman)
             self._leave_out_anew(is_cleared=is_cleared)
             self._slots.look(self._pass_began_at, is_cleared=is_cleared)
-            self._one_offs.may_be_due = self._lane.may_be_due = True
+            self._one_offs.look()
+            self._lane.may_be_due = True
         return self._pause()
 
     def _leave_out_anew(self, *, is_cleared: bool) -> None:
@@ -231,6 +232,8 @@ class Tick:
             self._slots.ask_again(job.name)
         elif not _concerns_only_this(run, reason):
             self._left_out.add(Why.REFUSED, jobs=[job.name])  # other jobs may still use its lock
+        elif run.one_off:
+            self._one_offs.pass_by(run.one_off)
         self._one_offs.ask_again(may_be_due)
 
 
