@@ -113,7 +113,7 @@ class JobFilter(RowsFilter):
     parameter_name = "job_name"
 
     def some(self, most: int) -> Iterable[str]:
-        latest = gates().filter(hidden=False).exclude(last_started_at=None).order_by("-last_started_at")
+        latest = gates().of_jobs().filter(hidden=False).exclude(last_started_at=None).order_by("-last_started_at")
         return latest.values_list("name", flat=True)[:most]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[JobRun]) -> QuerySet[JobRun]:
@@ -199,7 +199,8 @@ class JobRunAdmin(StoppingAdmin):
         if not term:
             return queryset, False
         # Each job that has run has a gate, and searching the gates takes less time than searching the history.
-        names = list(gates().filter(name__icontains=term).values_list("name", flat=True)[: MOST_FOUND + 1])
+        found = gates().of_jobs().filter(name__icontains=term).values_list("name", flat=True)
+        names = list(found[: MOST_FOUND + 1])
         wanted = Q(job_name__in=names) if len(names) <= MOST_FOUND else Q(job_name__icontains=term)
         if runs().filter(hostname=term).exists():
             wanted |= Q(hostname=term)

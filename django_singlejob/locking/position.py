@@ -38,7 +38,7 @@ def schedules(**which: Any) -> dict[str, Schedule]:
     policies = {job.name: job.policy for job in registry.all_jobs() if job.policy}
     given: dict[str, JobStatus] = {}
     with suppress(Error):  # the code's can be shown without a database
-        given = gates().filter(**which).exclude(own_schedule="").in_bulk()
+        given = gates().of_jobs().filter(**which).exclude(own_schedule="").in_bulk()
     for name in policies.keys() & given.keys():
         with suppress(InvalidSchedule):
             policies[name] = policies[name].at(given[name])

@@ -13,7 +13,6 @@ from django_singlejob.management.arguments import CallableCommand, text
 from django_singlejob.management.exit_status import EX_TEMPFAIL, EX_USAGE, discover_jobs, explained, refuse_settings
 from django_singlejob.management.output import Output, add_format
 from django_singlejob.models.jobs import gates
-from django_singlejob.monitoring.health import IS_OF_JOB
 from django_singlejob.process.holder import this_user
 
 # How long to wait for a fenced transaction of the job, in seconds.
@@ -100,7 +99,7 @@ class GateCommand(CallableCommand):
 
 
 def _known_jobs() -> set[str]:
-    return {job.name for job in registry.all_jobs()} | set(gates().filter(IS_OF_JOB).values_list("name", flat=True))
+    return {job.name for job in registry.all_jobs()} | set(gates().of_jobs().values_list("name", flat=True))
 
 
 def _suggestion(name: str, known: Collection[str]) -> str:

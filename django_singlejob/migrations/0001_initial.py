@@ -405,6 +405,23 @@ class Migration(migrations.Migration):
                         verbose_name="hidden",
                     ),
                 ),
+                (
+                    "of_job",
+                    models.GeneratedField(
+                        db_persist=True,
+                        expression=models.ExpressionWrapper(
+                            models.Q(
+                                ("last_started_at__isnull", False),
+                                models.Q(("schedule", ""), _negated=True),
+                                ("paused", True),
+                                ("consecutive_failures__gt", 0),
+                                _connector="OR",
+                            ),
+                            output_field=models.BooleanField(),
+                        ),
+                        output_field=models.BooleanField(),
+                    ),
+                ),
                 ("last_started_at", models.DateTimeField(blank=True, null=True, verbose_name="last started at")),
                 ("last_finished_at", models.DateTimeField(blank=True, null=True, verbose_name="last finished at")),
                 (
@@ -458,7 +475,7 @@ class Migration(migrations.Migration):
                     ("run_jobstatus", "Can run jobs now"),
                     ("change_schedule_jobstatus", "Can change schedules"),
                 ],
-                "indexes": [models.Index(fields=["next_slot"], name="singlejob_status_next_slot")],
+                "indexes": [models.Index(fields=["of_job", "next_slot"], name="singlejob_status_next_slot")],
                 "constraints": [
                     models.CheckConstraint(
                         condition=models.Q(

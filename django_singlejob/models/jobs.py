@@ -83,9 +83,15 @@ class JobStatusQuerySet(RowQuerySet["JobStatus"]):
         facts = {"now": DBNow(), "started_recently": recently, "timeline": Timeline()}
         return self.annotate(**facts)
 
+    def of_jobs(self) -> JobStatusQuerySet:
+        """The gates of jobs that have run, have a schedule or are paused. There may be many more that belong only to a
+        lock."""
+        # Not "=": see `OneOffJobQuerySet.exclusive`.
+        return self.filter(of_job__in=[True])
+
     def scheduled(self) -> JobStatusQuerySet:
         """The gates of jobs that have a schedule."""
-        return self.exclude(schedule="")
+        return self.of_jobs().exclude(schedule="")
 
     def survey(self, most: int | None = None) -> dict[str, JobStatus]:
         """Read these rows, by name, with ``now``: all, or the first ``most``."""
@@ -108,7 +114,7 @@ class JobStatusQuerySet(RowQuerySet["JobStatus"]):
 
     def have_started_on(self, timeline: int, ago: timedelta) -> bool:
         """Whether a job started on this timeline ``ago`` or earlier, so that the timeline is at least that old."""
-        return self.filter(fence__gte=timeline << GRANT_BITS, last_started_at__lte=DBNow() - ago).exists()
+        return self.of_jobs().filter(fence__gte=timeline << GRANT_BITS, last_started_at__lte=DBNow() - ago).exists()
 
     def passed(self, name: str, token: UUID) -> JobStatusQuerySet:
         """The row, if no other caller has passed the gate since the grant of this token."""
@@ -144,7 +150,7 @@ class JobStatusQuerySet(RowQuerySet["JobStatus"]):
 
     def paused(self, *, lately: timedelta = ZERO) -> JobStatusQuerySet:
         """The gates of jobs that are paused, or whose pause ended by itself less than ``lately`` ago."""
-        return self.filter(_is_paused(lately))
+        return self.of_jobs().filter(_is_paused(lately))
 
     def pause(
         self, name: str, *, until: datetime | None = None, reason: str = "", by: str = "", with_all: bool = False
@@ -177,7 +183,8 @@ class JobStatusQuerySet(RowQuerySet["JobStatus"]):
 
     def due(self) -> JobStatusQuerySet:
         """Gates with a slot that is due, or whose run was cut off, oldest first."""
-        return self.filter(Q(next_slot__lte=DBNow()) | Q(abandoned=True), is_active()).order_by("next_slot")
+        rows = self.of_jobs().filter(Q(next_slot__lte=DBNow()) | Q(abandoned=True), is_active())
+        return rows.order_by("next_slot")
 
     def ready(self, min_interval: timedelta) -> JobStatusQuerySet:
         """Gates of jobs that may start: not paused, and last started longer than ``min_interval`` ago."""
@@ -247,6 +254,9 @@ class JobStatusQuerySet(RowQuerySet["JobStatus"]):
 IF_SECOND = Case(When(last_status="interrupted", then=1), default=0)
 
 
+_IS_OF_JOB = Q(last_started_at__isnull=False) | ~Q(schedule="") | Q(paused=True) | Q(consecutive_failures__gt=0)
+
+
 class JobStatus(Row):
     """The gate: one row for each job name and each lock name. It is never pruned.
 
@@ -301,6 +311,8 @@ class JobStatus(Row):
     hidden = models.BooleanField(
         _("hidden"), default=False, help_text=_("Left out of lists and monitoring until it is requested again.")
     )
+    # For the index: there may be very many gates that belong only to a lock.
+    of_job = models.GeneratedField(expression=whether(_IS_OF_JOB), output_field=models.BooleanField(), db_persist=True)
     last_started_at = models.DateTimeField(_("last started at"), null=True, blank=True)
     last_finished_at = models.DateTimeField(_("last finished at"), null=True, blank=True)
     last_status = models.CharField(
@@ -358,7 +370,7 @@ class JobStatus(Row):
             ("run_jobstatus", _("Can run jobs now")),
             ("change_schedule_jobstatus", _("Can change schedules")),
         ]
-        indexes = [models.Index(fields=["next_slot"], name="singlejob_status_next_slot")]
+        indexes = [models.Index(fields=["of_job", "next_slot"], name="singlejob_status_next_slot")]
         constraints = [
             allowed("singlejob_status_last_status", last_status__in=["", *RunStatus.values]),
         ]

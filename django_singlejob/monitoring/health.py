@@ -207,10 +207,6 @@ def telling_last_runs(gates: "JobStatusQuerySet") -> "JobStatusQuerySet":
     return gates.annotate(**facts)
 
 
-# A gate that belongs only to a lock says nothing, and there may be very many.
-IS_OF_JOB = Q(last_started_at__isnull=False) | ~Q(schedule="") | Q(paused=True) | Q(consecutive_failures__gt=0)
-
-
 class _Choice(NamedTuple):
     """Which jobs and locks to look at."""
 
@@ -228,7 +224,8 @@ class _Choice(NamedTuple):
 
     @property
     def of_jobs(self) -> Q:
-        return IS_OF_JOB & Q(hidden=self.hidden) if self.names is None else IS_OF_JOB
+        are_of_jobs = Q(of_job__in=[True])
+        return are_of_jobs & Q(hidden=self.hidden) if self.names is None else are_of_jobs
 
     @property
     def of_locks(self) -> Q:

@@ -128,7 +128,7 @@ def _in_code() -> set[str]:
 
 
 def _scheduled() -> "JobStatusQuerySet":
-    return gates().exclude(schedule="").filter(hidden=False).order_by()
+    return gates().scheduled().filter(hidden=False).order_by()
 
 
 def worst_first(since: datetime, until: datetime) -> list[str]:
@@ -137,7 +137,7 @@ def worst_first(since: datetime, until: datetime) -> list[str]:
     ended = runs().filter(
         started_at__gte=since, started_at__lt=until, status__in=("failed", "abandoned", "interrupted")
     )
-    late = gates().filter(next_slot__lt=DBNow() - OVERDUE)
+    late = gates().of_jobs().filter(next_slot__lt=DBNow() - OVERDUE)
     troubled: list[QuerySet[Any, Any]] = [
         late.values_list("name", Value(1)),
         given_up.values_list("job_name", Value(1)),

@@ -25,7 +25,7 @@ FIELDS: dict[type[Model], str] = {
     JobStatus: """name fence token hold_count schedule time_zone next_slot last_slot last_attempt abandoned paused
         paused_until pause_reason paused_by paused_with_all hidden last_started_at last_finished_at last_status
         consecutive_failures run_count mean_duration misfire_count coalesced_count
-        own_schedule own_time_zone schedule_until""",
+        own_schedule own_time_zone schedule_until of_job""",
     JobRun: """id job_name lock fence token status trigger requested_by slot retried_slot attempt hostname pid
         started_at finished_at duration acquire_duration error traceback origin output""",
     OneOffJob: """id job_name task_path args kwargs queue_name priority status run_after started_at finished_at
@@ -47,7 +47,7 @@ TABLES: dict[type[Model], str] = {
 }
 INDEXES: dict[type[Model], dict[str, list[str]]] = {
     JobLock: {},
-    JobStatus: {"singlejob_status_next_slot": ["next_slot"]},
+    JobStatus: {"singlejob_status_next_slot": ["of_job", "next_slot"]},
     JobRun: {
         "singlejob_run_job_started": ["job_name", "started_at"],
         "singlejob_run_started": ["started_at"],

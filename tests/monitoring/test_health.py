@@ -11,7 +11,6 @@ from django_singlejob.locking.endings import ending
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.locks import locks
 from django_singlejob.monitoring.health import (
-    IS_OF_JOB,
     Health,
     State,
     next_slots,
@@ -347,7 +346,7 @@ def test_the_gates_of_jobs_are_those_that_ran_are_scheduled_or_are_paused() -> N
     gates().filter(name="ran").update(last_started_at=DBNow())
     gates().filter(name="scheduled").update(schedule="@daily")
     gates().filter(name="paused").update(paused=True)
-    assert {gate.name for gate in gates().filter(IS_OF_JOB)} == {"ran", "scheduled", "paused"}
+    assert {gate.name for gate in gates().of_jobs()} == {"ran", "scheduled", "paused"}
 
 
 ILL = ("failing", "late", "late, and resumed earlier", "interrupted")

@@ -251,7 +251,7 @@ class Command(SupervisingCommand):
                 output.line(f"    {schedule_in_words(schedule)}{_instead_of(job, schedule)}; next: {due}")
         if given["format"] == "json":
             refuse_settings()
-            counts = dict(gates().values_list("name", "run_count"))
+            counts = dict(gates().of_jobs().values_list("name", "run_count"))
             facts = [_facts(job, in_force.get(job.name)) for job in registry.all_jobs()]
             output.end({"jobs": [each | {"run_count": counts.get(each["name"], 0)} for each in facts]})
 
