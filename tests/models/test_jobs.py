@@ -91,6 +91,7 @@ def test_a_gate_is_due_at_its_slot_or_at_once_if_its_holder_died_but_never_while
             "without a schedule": {},
         }
     )
+    gates().filter(next_slot__isnull=False).update(schedule="@hourly")
     assert [gate.name for gate in gates().due()] == ["no longer paused", "long due", "due", "died"]
 
 
