@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from django_singlejob.running.current_run import CurrentRun, current_run, raise_if_stopped
     from django_singlejob.running.decorators import command_job, job_lock, shell_job, singleton_job
     from django_singlejob.running.outcomes import SKIPPED, Outcome, Skipped
+    from django_singlejob.tasks.retries import retried
 
 __version__ = "0.1.0"
 
@@ -71,6 +72,7 @@ __all__ = [
     "is_executor",
     "job_lock",
     "raise_if_stopped",
+    "retried",
     "shell_job",
     "singleton_job",
     "status",
@@ -91,6 +93,7 @@ _HOMES = {
     "Lease": "locking.lease",
     "Job": "jobs.registry",
     "status": "monitoring.facts",
+    "retried": "tasks.retries",
 }
 
 

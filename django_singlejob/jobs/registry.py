@@ -20,6 +20,8 @@ from django_singlejob.jobs.slots import CatchUp, Policy
 from django_singlejob.process.escaping import cut, listed
 
 LONGEST_RETRY_DELAY = timedelta(days=1)
+#: The attribute of a function that has ``@retried``.
+RETRIED = "singlejob_retries"
 #: Not all databases can count much further.
 MOST_ATTEMPTS = 10**9
 
@@ -157,13 +159,7 @@ class Job:
     def delay_before_retry(self, failures: int) -> timedelta | None:
         """How long to wait before the next retry, after this many failures in a row. The delay doubles each time, up to
         a day. ``None`` if there is no further retry."""
-        if not 1 <= failures <= self.retries:
-            return None
-        longest = max(self.retry_delay, LONGEST_RETRY_DELAY)
-        factor = 2 ** (failures - 1)
-        # Compare quotients: the product may be longer than a timedelta can be.
-        is_shorter = self.retry_delay == ZERO or factor < longest / self.retry_delay
-        return self.retry_delay * factor if is_shorter else longest
+        return delay_before_retry(failures, self.retries, self.retry_delay)
 
     @property
     def most_attempts(self) -> int:
@@ -205,6 +201,17 @@ class Job:
     def path(self) -> str:
         """The function's dotted path."""
         return f"{self.func.__module__}.{getattr(self.func, '__qualname__', repr(self.func))}"
+
+
+def delay_before_retry(failures: int, retries: int, first: timedelta) -> timedelta | None:
+    """See ``Job.delay_before_retry``. ``first``: the delay before the first retry."""
+    if not 1 <= failures <= retries:
+        return None
+    longest = max(first, LONGEST_RETRY_DELAY)
+    factor = 2 ** (failures - 1)
+    # Compare quotients: the product may be longer than a timedelta can be.
+    is_shorter = first == ZERO or factor < longest / first
+    return first * factor if is_shorter else longest
 
 
 def validate_types(owner: str, **options: object) -> None:

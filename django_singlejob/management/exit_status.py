@@ -61,10 +61,13 @@ def status_and_line(
 
     ``signum`` is the signal that was received, if one was. ``child_status`` is the exit status of the job's shell
     command. ``traceback`` says where to find the traceback of a failure; empty if it was printed. The status is 0 if
-    the job ran, or was skipped: the line belongs on standard error if it is not.
+    the job ran, was skipped, or will be retried as a task: the line belongs on standard error if it is not.
     """
     if outcome.unusable:
         status, words = status_of_unusable(outcome.unusable), str(outcome.unusable)
+    elif outcome.retry_in is not None:
+        seconds = outcome.retry_in.total_seconds()
+        status, words = 0, f"failed and will be retried in {seconds:.0f} s, {summary(outcome.error)}"
     elif outcome.error is None:
         status, words = _without_error(outcome, signum)
     else:

@@ -76,6 +76,7 @@ class Outcome:
         lease: the lease under which that was raised, if there was one.
         is_task: whether it is of a task that is not a job, so it ran without a lock of its own.
         is_logged: whether Django has logged the error, as it does when a task has failed.
+        retry_in: how long after that a task is retried; ``None`` if it is not.
     """
 
     status: str
@@ -92,6 +93,7 @@ class Outcome:
     lease: Lease | None = field(default=None, repr=False, compare=False)
     is_task: bool = field(default=False, repr=False, compare=False)
     is_logged: bool = field(default=False, repr=False, compare=False)
+    retry_in: timedelta | None = field(default=None, repr=False, compare=False)
 
     @cached_property
     def run(self) -> "JobRun | None":
@@ -166,7 +168,10 @@ def logged(outcome: Outcome, *, is_printed: bool = False) -> Outcome:
 
 def _log(outcome: Outcome) -> None:
     status, extra, kind = status_of(outcome.error), outcome.about(outcome.error), "task" if outcome.is_task else "job"
-    if isinstance(outcome.error, DatabaseUnreachable) or outcome.unusable:
+    if outcome.retry_in is not None:
+        message, seconds = "The %s %r failed and will be retried in %.0f s: %s", outcome.retry_in.total_seconds()
+        logger.warning(message, kind, outcome.name, seconds, summary(outcome.error), extra=extra)
+    elif isinstance(outcome.error, DatabaseUnreachable) or outcome.unusable:
         logger.error("%s", outcome.error, extra=extra)
     elif status == "interrupted":
         level = logging.ERROR if isinstance(outcome.error, JobTimeout) or outcome.is_slot_lost else logging.WARNING

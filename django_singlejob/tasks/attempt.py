@@ -43,18 +43,19 @@ class _Attempt:
 
     def raise_if_stopped(self) -> None:
         if not self._stopped_by and local_now() >= self._look_at:
-            self._stopped_by = self._look()
+            self._stopped_by = stopped_by(self._row)
             self._look_at = local_now() + _INTERVAL
         if self._stopped_by:
             raise JobStopped(self._stopped_by)
 
-    def _look(self) -> str:
-        try:
-            with transactions.closed_if_lost(connections[transactions.alias()]):
-                return one_offs().stopped_by(self._row)
-        except Error as error:  # the task goes on meanwhile
-            message = "Whether a user has stopped the task %r is not known: %s"
-            logger.warning(
-                message, self._row.name, errors.words_of(error), extra=about(job=self._row.name, reason=error)
-            )
-            return ""
+
+def stopped_by(row: "OneOffJob") -> str:
+    """The user who has stopped this attempt; empty if nobody has, or if the database does not answer: the task goes on
+    meanwhile."""
+    try:
+        with transactions.closed_if_lost(connections[transactions.alias()]):
+            return one_offs().stopped_by(row)
+    except Error as error:
+        message = "Whether a user has stopped the task %r is not known: %s"
+        logger.warning(message, row.name, errors.words_of(error), extra=about(job=row.name, reason=error))
+        return ""

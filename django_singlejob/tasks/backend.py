@@ -29,6 +29,7 @@ from django_singlejob.tasks.api import (
     task_enqueued,
 )
 from django_singlejob.tasks.modules import is_allowed, is_importable
+from django_singlejob.tasks.retries import retries_of
 
 if TYPE_CHECKING:
     from django_singlejob.models import OneOffJob
@@ -49,7 +50,8 @@ class SingleJobBackend(BaseTaskBackend):
     A task whose function is a singleton job runs under that job's lock. All other tasks run concurrently.
 
     Options:
-        max_attempts: how many times a task that is not a singleton job may be started if its workers die (default: 3).
+        max_attempts: how many times a task that is not a singleton job may be started if its workers die (default: 3;
+            one that has ``@retried``: once more than its ``retries``, if that is more).
     """
 
     supports_defer = True
@@ -125,13 +127,18 @@ class SingleJobBackend(BaseTaskBackend):
         return Order(
             job_name=job.name if job else "",
             task_path="" if job else task.module_path,
-            max_attempts=job.most_attempts if job else self._max_attempts,
+            max_attempts=job.most_attempts if job else self._most_attempts(task),
             queue_name=task.queue_name,
             priority=task.priority,
             run_after=task.run_after,
             backend=self.alias,
             unique=unique,
         )
+
+    def _most_attempts(self, task: Task[..., Any]) -> int:
+        most: int = self._max_attempts
+        retries = retries_of(task.func)
+        return max(most, retries.retries + 1) if retries else most
 
     def get_result(self, result_id: str) -> TaskResult[..., Any]:
         """Return the result of a task. Raises ``TaskResultDoesNotExist`` if the task was never enqueued here, was

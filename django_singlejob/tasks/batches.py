@@ -25,9 +25,9 @@ from django_singlejob.locking.endings import ending, one_off_result, reason_give
 from django_singlejob.locking.lease import Lease
 from django_singlejob.locking.request import Reason
 from django_singlejob.models.jobs import gates
-from django_singlejob.models.one_offs import RELEASED, OneOffJob, OneOffJobQuerySet, line_of, worker_id
+from django_singlejob.models.one_offs import AGAIN, RELEASED, OneOffJob, OneOffJobQuerySet, line_of, worker_id
 from django_singlejob.models.rows import whether
-from django_singlejob.process.clock import backoff, local_now, since, sleep, utc_now
+from django_singlejob.process.clock import DBNow, backoff, local_now, since, sleep, utc_now
 from django_singlejob.process.escaping import listed
 from django_singlejob.process.holder import Holder, this_process
 from django_singlejob.process.logs import about
@@ -36,8 +36,9 @@ from django_singlejob.running.enqueue import arguments_of
 from django_singlejob.running.outcomes import Outcome, raised, skipped
 from django_singlejob.running.values import Unstorable, stored_result
 from django_singlejob.tasks import django_tasks
-from django_singlejob.tasks.attempt import attempt_at
+from django_singlejob.tasks.attempt import attempt_at, stopped_by
 from django_singlejob.tasks.modules import takes_import
+from django_singlejob.tasks.retries import Retries, retries_of
 
 if TYPE_CHECKING:
     from django.tasks import Task
@@ -59,7 +60,7 @@ class Claimed:
     """A task that this worker has claimed: call it once, in any thread.
 
     ``result``: what to record; ``None`` until it has run. ``duration``: how long it ran. ``is_begun``: whether a thread
-    has called it.
+    has called it. ``retry_in``: how long after this attempt it is retried; ``None`` if it is not.
     """
 
     row: OneOffJob
@@ -67,6 +68,9 @@ class Claimed:
     result: dict[str, Any] | None = None
     duration: timedelta = ZERO
     is_begun: bool = False
+    retry_in: timedelta | None = None
+    # ``None`` until its function is called: what goes wrong before is not retried.
+    _retries: Retries | None = None
 
     @property
     def name(self) -> str:
@@ -99,7 +103,8 @@ class Claimed:
     def failed(self, error: BaseException) -> Outcome:
         """The outcome of a task that raised the error, or was not run because of it."""
         is_logged = self.result is not None and self.result["status"] == "failed"
-        return raised(self.name, error, lease=self.lease, is_task=True, is_logged=is_logged)
+        facts: dict[str, Any] = {"is_task": True, "is_logged": is_logged, "retry_in": self.retry_in}
+        return raised(self.name, error, lease=self.lease, **facts)
 
     def end(
         self,
@@ -117,19 +122,33 @@ class Claimed:
         terms: dict[str, Any] = {"duration": duration, "acquire_duration": ZERO, "is_ctrl_c": is_ctrl_c}
         end = ending(failure, package=package, **terms)
         self.result = one_off_result(end._replace(value=value), is_last=row.attempt >= row.max_attempts)
+        if failure and self.result["status"] == "failed":
+            self.retry_in = self._delay_after(failure)
+        self.result |= self.put_off()
         if self.result["status"] in ("done", "failed"):
             _send_finished_before_recording(self, self.result)
+
+    def _delay_after(self, failure: BaseException) -> timedelta | None:
+        delay = self._retries.delay_after(failure, self.row.attempt) if self._retries else None
+        return None if delay is None or stopped_by(self.row) else delay
+
+    def put_off(self) -> dict[str, Any]:
+        """What to record beside the error: that it waits for its retry, unless a user has stopped it by then. Empty if
+        it is not retried."""
+        return {} if self.retry_in is None else {**AGAIN, "run_after": DBNow() + self.retry_in}
 
     def _perform(self) -> object:
         row, task = self.row, django_tasks.find(self.row)
         assert task is not None  # noqa: S101  (a task that is not known here is not claimed)
         args, kwargs = arguments_of(row)
         call = partial(task.func, *django_tasks.begin(row, task), *args, **kwargs)
+        self._retries = retries = retries_of(task.func)
         with attempt_at(row):
             value = let_in(call)
         try:
             return stored_result(value)
         except Unstorable as error:
+            self._retries = retries if retries and TypeError in retries.on else None
             raise TypeError(f"The task has run, but {error}.") from None
 
 
@@ -334,7 +353,7 @@ class Batches:
                 message = "The result of %s cannot be recorded as it is: recorded as failed."
                 logger.error(message, task.row, exc_info=error, extra=task.about(error))
                 end = ending(error, duration=ZERO, acquire_duration=ZERO)
-                task.result = one_off_result(end, is_last=True)
+                task.result = one_off_result(end, is_last=True) | task.put_off()
                 self._record_alone(task)
 
     def _record_alone(self, task: Claimed) -> None:

@@ -21,6 +21,7 @@ from django_singlejob.models.runs import runs
 from django_singlejob.process.clock import DBNow
 from django_singlejob.running.enqueue import Order, place
 from tests.admin.pages import Page, act, begin, list_of, messages_of, page_of, shown
+from tests.app import django_tasks
 from tests.contract.acts import HOUR, expire, last_run, ticked
 
 if TYPE_CHECKING:
@@ -707,3 +708,24 @@ def test_marks_that_change_the_direction_of_writing_are_shown_as_what_they_are(a
     text = admin_client.get(pages[0]).content.decode()
     assert r"[&quot;a\u202eb\u2066c&quot;]" in text
     assert one_offs().first().args == [BIDI, [BIDI]]  # type: ignore[union-attr]
+
+
+def test_a_task_that_waits_for_its_retry_shows_its_attempt_its_errors_and_its_time(
+    operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise ConnectionError("down <b>")
+
+    monkeypatch.setattr(django_tasks, "body", fail)
+    django_tasks.delivered.enqueue()
+    for _ in range(2):
+        one_offs().update(run_after=DBNow())
+        ticked()
+    row = one_offs().get()
+    for page in list_of("oneoffjob"), page_of("oneoffjob", row.pk):
+        found = shown(operator, page)
+        assert all(text in found for text in ("waiting", "2 of 3", "ConnectionError: down &lt;b&gt;", "in 1 minute"))
+    assert found.count("ConnectionError: down &lt;b&gt;") >= 2
+    assert "Errors of earlier attempts" in found
+    act(operator, "oneoffjob", "cancel", row.pk)
+    assert one_offs().get().status == "cancelled"

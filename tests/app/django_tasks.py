@@ -7,7 +7,7 @@ import inspect
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from django_singlejob import singleton_job
+from django_singlejob import retried, singleton_job
 from tests.app.tasks_api import task
 
 if TYPE_CHECKING:
@@ -48,6 +48,33 @@ def with_context(context: TaskContext[..., Any], *args: Any) -> Any:
 @task(takes_context=True)
 async def asynchronous_with_context(context: TaskContext[..., Any], *args: Any) -> Any:
     return await body_async(context, *args)
+
+
+# --- those that are retried
+
+
+@task
+@retried(retries=2)
+def delivered(*args: Any) -> Any:
+    return body(*args)
+
+
+@task
+@retried(retries=2)
+async def delivered_asynchronous(*args: Any) -> Any:
+    return await body_async(*args)
+
+
+@task(takes_context=True)
+@retried(retries=2, retry_delay=timedelta())
+def delivered_with_context(context: TaskContext[..., Any], *args: Any) -> Any:
+    return body(context, *args)
+
+
+@task
+@retried(retries=2, retry_delay=timedelta(hours=20), on=(ConnectionError, TypeError))
+def fetched(*args: Any) -> Any:
+    return body(*args)
 
 
 # --- those that are singleton jobs

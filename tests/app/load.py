@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from datetime import timedelta
 from threading import Event
 from typing import Any
 
-from django_singlejob import JobInterrupted, raise_if_stopped
+from django_singlejob import JobInterrupted, raise_if_stopped, retried
 from tests.app import jobs
 from tests.app.tasks_api import TaskContext, task
 
@@ -91,3 +92,17 @@ def asks() -> None:
     while True:
         raise_if_stopped()
         jobs.rest(0.01)
+
+
+@task(takes_context=True)
+@retried(retries=2, retry_delay=timedelta(hours=1))
+def falters(context: TaskContext[..., Any]) -> int:
+    if context.attempt == 1:
+        raise ConnectionError("down")
+    return context.attempt
+
+
+@task
+@retried(retries=2, retry_delay=timedelta())
+def asks_and_is_retried() -> None:
+    asks.call()

@@ -209,6 +209,38 @@ def test_an_outcome_that_the_database_refuses_keeps_no_other_from_being_recorded
     assert "cannot be recorded as it is" in caplog.text
 
 
+def test_one_that_is_retried_is_so_although_the_database_refuses_its_error(
+    batches: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(number: int) -> None:
+        raise ConnectionError
+
+    monkeypatch.setattr(app_tasks(), "body", fail)
+    enqueue(1, task_path="tests.app.django_tasks.delivered")
+    (claimed,) = batches.record_and_claim(1)
+    perform(batches, [claimed])
+    assert claimed.result
+    claimed.result["queue_name"] = None
+    batches.record_all()
+    row = one_offs().get()
+    assert (row.status, row.attempt, row.error.partition(":")[0]) == ("waiting", 1, "IntegrityError")
+    assert row.started_at
+    assert row.run_after > row.started_at
+
+
+def test_many_that_are_retried_take_one_statement(batches: Batches, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(number: int) -> None:
+        raise ConnectionError
+
+    monkeypatch.setattr(app_tasks(), "body", fail)
+    enqueue(20, task_path="tests.app.django_tasks.delivered")
+    perform(batches, batches.record_and_claim(20))
+    with CaptureQueriesContext(connection) as queries:
+        batches.record_all()
+    assert rows() == [("waiting", 1)] * 20
+    assert len(queries) < 10
+
+
 def test_results_that_are_equal_are_not_the_same(batches: Batches, monkeypatch: pytest.MonkeyPatch) -> None:
     results = [True, 1, 1.0, None, None]
     monkeypatch.setattr(app_tasks(), "body", lambda number: results[number])
