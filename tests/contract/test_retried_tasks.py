@@ -10,25 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.core.management import call_command
+from django.utils import timezone
 
 from django_singlejob import LeaseLost, SkipRun, status
-from django_singlejob.database import transactions
-from django_singlejob.locking.clear import clear
-from django_singlejob.models.locks import locks
-from django_singlejob.models.one_offs import one_offs
-from django_singlejob.process.clock import DBNow
-from django_singlejob.process.holder import this_process
-from django_singlejob.tasks.batches import task_rows
+from django_singlejob.models import JobLock, OneOffJob
 from tests.app.tasks_api import PACKAGE, SIGNALS
-from tests.contract.acts import HOUR, MINUTE, expire, lock, take, ticked
+from tests.contract.acts import HOUR, MINUTE, expire, is_free, take, ticked
 from tests.databases import APPS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pytest_django import Settings
-
-    from django_singlejob.models import OneOffJob
 
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
 
@@ -64,7 +57,7 @@ def failing(error: BaseException) -> Any:
 
 
 def the_row() -> OneOffJob:
-    return one_offs().get()
+    return OneOffJob.objects.get()
 
 
 def left() -> tuple[str, int]:
@@ -80,7 +73,7 @@ def retry_in() -> timedelta:
 
 def come_due() -> None:
     """The time of its retry has come."""
-    assert one_offs().waiting().update(run_after=DBNow()) == 1
+    assert OneOffJob.objects.filter(status="waiting").update(run_after=timezone.now()) == 1
 
 
 @in_both_worlds
@@ -90,7 +83,7 @@ def test_it_waits_for_each_retry_twice_as_long_and_then_has_failed(tasks: Any, n
         (report,) = ticked()
         assert (report.status, report.retry_in) == ("failed", wait)
         assert (left(), the_row().max_attempts, retry_in()) == (("waiting", number), 3, wait)
-        assert not locks().exists()
+        assert not JobLock.objects.exists()
         assert ticked() == []
         result.refresh()
         assert (result.status, result.is_finished, result.finished_at) == ("READY", False, None)
@@ -152,7 +145,7 @@ def test_the_wait_is_a_day_at_most(tasks: Any) -> None:
 def test_another_exception_than_those_named_is_the_end(tasks: Any, error: BaseException, heard: list[str]) -> None:
     tasks.body = failing(error)
     tasks.fetched.enqueue()
-    one_offs().update(max_attempts=1)  # a lost lease is no failure before the last attempt
+    OneOffJob.objects.update(max_attempts=1)  # before the last attempt, a lost lease is not a failure
     ticked()
     assert left() == ("failed", 1)
     assert heard[-1] == "finished"
@@ -187,7 +180,7 @@ def test_one_that_skips_itself_has_not_failed(tasks: Any) -> None:
 
 def test_one_whose_row_has_no_arguments_never_can_run(tasks: Any) -> None:
     tasks.delivered.enqueue()
-    one_offs().update(args="ab")
+    OneOffJob.objects.update(args="ab")
     ticked()
     assert left() == ("failed", 1)
 
@@ -209,19 +202,19 @@ def test_a_release_that_does_not_retry_it_runs_it_to_its_end(tasks: Any, monkeyp
 def test_one_that_waits_can_be_cancelled_and_taken_up_again(tasks: Any) -> None:
     result = tasks.delivered.enqueue()
     ticked()
-    assert one_offs().cancel() == 1
-    one_offs().update(run_after=DBNow())
+    assert OneOffJob.objects.cancel() == 1
+    OneOffJob.objects.update(run_after=timezone.now())
     assert ticked() == []
     result.refresh()
     assert (result.status, result.attempts, len(result.errors)) == ("FAILED", 1, 1)
-    assert one_offs().retry() == 1
+    assert OneOffJob.objects.retry() == 1
     ticked()
     assert left() == ("waiting", 2)
 
 
 def test_one_that_a_user_has_stopped_has_failed_whatever_it_raises(tasks: Any, heard: list[str]) -> None:
     def stopped(*_: Any) -> None:
-        assert one_offs().stop("ada") == 1
+        assert OneOffJob.objects.stop("ada") == 1
         raise ConnectionError
 
     tasks.body = stopped
@@ -235,7 +228,7 @@ def test_one_that_is_stopped_just_before_its_end_is_recorded_does_not_begin_agai
     tasks: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def look(row: OneOffJob) -> str:
-        assert one_offs().stop("ada") == 1
+        assert OneOffJob.objects.stop("ada") == 1
         return ""
 
     monkeypatch.setattr("django_singlejob.tasks.batches.stopped_by", look)
@@ -249,12 +242,12 @@ def test_one_that_is_stopped_just_before_its_end_is_recorded_does_not_begin_agai
 
 
 def die() -> None:
-    """A worker started what was due, and died, and another one has cleared its lock."""
+    """A worker started it, and died, and its lock was cleared."""
     lease = take(FIRST)
-    with transactions.durable(transactions.alias()):
-        assert task_rows().claim_locked(task_rows().parallel().lock_due(1), lease.token, this_process())
+    assert OneOffJob.objects.claim(the_row(), lease.token, lease.grant.request.holder)
     expire(FIRST)
-    assert clear(lock(FIRST))
+    call_command("clear_stale_locks", stdout=StringIO())
+    assert is_free(FIRST)
 
 
 def test_a_death_uses_up_an_attempt_and_so_a_retry(tasks: Any) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from django.utils import timezone
 
 from django_singlejob.models import OneOffJob
-from django_singlejob.process.clock import DBNow
 from tests.databases import APPS
 from tests.processes.workers import end, enqueue, enqueue_noted, notes, worker
 from tests.waiting import eventually
@@ -29,7 +29,7 @@ def test_while_it_waits_its_thread_runs_others(spawn: Spawn) -> None:
     enqueue_noted("tasks", range(3))
     eventually(lambda: notes() == [(number, 1) for number in range(3)])
     assert left() == [("waiting", 1)]
-    OneOffJob.objects.filter(status="waiting").update(run_after=DBNow())
+    OneOffJob.objects.filter(status="waiting").update(run_after=timezone.now())
     eventually(lambda: left() == [("done", 2)])
     assert OneOffJob.objects.get(status="done", attempt=2).result == 2
     end(child)

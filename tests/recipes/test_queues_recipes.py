@@ -146,6 +146,17 @@ def test_tasks_are_run(modules: Modules, settings: Settings) -> None:
     assert statuses() == ["done", "waiting", "waiting"]
 
 
+def test_a_task_is_retried_after_half_a_minute(modules: Modules) -> None:
+    snippets = snippet("recipes/queues.md", "Retry a task").replace("...", "raise ConnectionError")
+    shop = modules("shop.tasks", snippets)
+    shop.charge.enqueue(4711)
+    work()
+    row = OneOffJob.objects.get()
+    assert (row.status, row.attempt, row.max_attempts) == ("waiting", 1, 6)
+    assert row.started_at
+    assert 30 <= (row.run_after - row.started_at).total_seconds() < 60
+
+
 def test_a_task_over_a_job_has_its_lock(modules: Modules) -> None:
     shop = modules("shop.tasks", snippet("recipes/queues.md", "One at a time: a task over a job"))
     shop.rebuild_index.enqueue("en")

@@ -51,7 +51,7 @@ def plain() -> None: ...
 
 def test_above_the_task_or_without_arguments_it_is_refused() -> None:
     with pytest.raises(SingleJobError, match="Write it below @task"):
-        retried(3)(task(plain))
+        retried(3)(task(plain))  # type: ignore[type-var]
     with pytest.raises(SingleJobError, match=r"retries is <function plain.*must be a whole number"):
         retried(plain)  # type: ignore[arg-type]
 
