@@ -322,7 +322,7 @@ def _registered(func: Callable[..., Any], settings: dict[str, Any]) -> Job:
         raise SingleJobError(_about_method(func))
     if not callable(func):
         raise SingleJobError(f"{quoted(func)} is not a function. Decorate a function with @singleton_job.")
-    if hasattr(func, RETRIED):
+    if RETRIED in getattr(func, "__dict__", ()):
         raise SingleJobError(f"{quoted(func)} is to be a job. Remove @retried, and write @singleton_job(retries=...).")
     if "name" not in settings and not hasattr(func, "__name__"):
         raise SingleJobError(f"{quoted(func)} has no __name__. Name the job: @singleton_job('a_name').")
