@@ -71,6 +71,8 @@ class Job:
                 f"Job {self.name!r} is a generator: its body would run later and without the lock. Decorate the "
                 "function that does the work itself."
             )
+        if RETRIED in getattr(function, "__dict__", ()):
+            raise SingleJobError(f"Job {self.name!r} has @retried. Remove it, and write @singleton_job(retries=...).")
         validate_types(f"Job {self.name!r}", **{name: getattr(self, name) for name in _TYPES})
         if self.on_held not in ("skip", "raise"):
             raise SingleJobError(

@@ -18,16 +18,7 @@ from django_singlejob.conf import quoted
 from django_singlejob.exceptions import LeaseLost, LockHeld, SingleJobError
 from django_singlejob.jobs.management_command import ManagementCommand
 from django_singlejob.jobs.names import did_you_mean, validate_own_name
-from django_singlejob.jobs.registry import (
-    RETRIED,
-    Job,
-    OnHeld,
-    function_of,
-    get,
-    register,
-    validate_durations,
-    validate_types,
-)
+from django_singlejob.jobs.registry import Job, OnHeld, function_of, get, register, validate_durations, validate_types
 from django_singlejob.jobs.slots import CatchUp
 from django_singlejob.locking.acquire import acquire
 from django_singlejob.locking.heartbeat import renewing
@@ -322,8 +313,6 @@ def _registered(func: Callable[..., Any], settings: dict[str, Any]) -> Job:
         raise SingleJobError(_about_method(func))
     if not callable(func):
         raise SingleJobError(f"{quoted(func)} is not a function. Decorate a function with @singleton_job.")
-    if RETRIED in getattr(func, "__dict__", ()):
-        raise SingleJobError(f"{quoted(func)} is to be a job. Remove @retried, and write @singleton_job(retries=...).")
     if "name" not in settings and not hasattr(func, "__name__"):
         raise SingleJobError(f"{quoted(func)} has no __name__. Name the job: @singleton_job('a_name').")
     kind = AsyncSingletonJob if inspect.iscoroutinefunction(function_of(func)) else SingletonJob

@@ -59,5 +59,7 @@ def test_above_the_task_or_without_arguments_it_is_refused() -> None:
 def test_a_job_has_retries_of_its_own() -> None:
     with pytest.raises(SingleJobError, match=r"'plain' is a job.*write @singleton_job\(retries=3\)"):
         retried(3)(singleton_job(plain))
-    with pytest.raises(SingleJobError, match=r"Remove @retried, and write @singleton_job\(retries=...\)"):
+    with pytest.raises(
+        SingleJobError, match=r"^Job 'nightly' has @retried. Remove it, and write @singleton_job\(retries=...\)"
+    ):
         singleton_job("nightly")(retried(3)(lambda: None))
