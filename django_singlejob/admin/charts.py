@@ -22,7 +22,6 @@ LEAST_HEIGHT = 3
 PLOT_HEIGHT = 160
 # There is always room for this many, so that the bar of a single run is as wide as others.
 LEAST_BARS = RECENT
-TEXT_HEIGHT = 16
 # Above the highest line, there is room for half of its label.
 TOP, SCALE_WIDTH = 8, 72
 MOST_TICKS = 4
@@ -98,10 +97,10 @@ def plot(
         '<div class="singlejob-chart">'
         '<svg class="singlejob-scale" aria-hidden="true" width="{width}" height="{height}">{scale}</svg>'
         '<svg class="singlejob-plot" role="img" aria-label="{label}" width="100%" height="{height}">'
-        "{grid}{bars}{lines}{times}</svg></div>"
-        '<ul class="singlejob-legend">{legend}</ul>',
+        "{grid}{bars}{lines}</svg></div>"
+        '<p class="singlejob-note">{times}</p><ul class="singlejob-legend">{legend}</ul>',
         width=SCALE_WIDTH,
-        height=TOP + PLOT_HEIGHT + TEXT_HEIGHT + 4,
+        height=TOP + PLOT_HEIGHT + 4,
         label=described(runs),
         scale=_scale(ticks),
         grid=_lines(((tick, "grid") for tick in [ZERO, *ticks]), ticks[-1]),
@@ -166,19 +165,12 @@ def _bars(runs: Sequence[PastRun], top: timedelta) -> SafeString:
     return format_html_join("", bar, rows)
 
 
-def _times(runs: Sequence[PastRun]) -> SafeString:
-    """When the first and the last run began: below their bars if there is room for both."""
+def _times(runs: Sequence[PastRun]) -> str:
+    """When the first and the last run began."""
     if not runs:
-        return SafeString("")
-    first, last = (timezone.localtime(run.started_at) for run in (runs[0], runs[-1]))
-    begin, end = f"{first:%Y-%m-%d %H:%M}", f"{last:%Y-%m-%d %H:%M %Z}"
-    places = [("0", "start", begin), ("100%", "end", end)]
-    if len(runs) == 1:
-        places = [("0", "start", end)]
-    elif len(runs) < LEAST_BARS - 2:
-        places = [("0", "start", gettext("%(first)s to %(last)s") % {"first": begin, "last": end})]
-    text = '<text x="{}" y="{}" text-anchor="{}">{}</text>'
-    return format_html_join("", text, ((x, TOP + PLOT_HEIGHT + TEXT_HEIGHT, *rest) for x, *rest in places))
+        return ""
+    first, last = (f"{timezone.localtime(run.started_at):%Y-%m-%d %H:%M %Z}" for run in (runs[0], runs[-1]))
+    return first if len(runs) == 1 else gettext("%(first)s to %(last)s") % {"first": first, "last": last}
 
 
 def _legend(lines: Iterable[tuple[str, str]]) -> SafeString:

@@ -10,7 +10,7 @@ from django.contrib.admin import widgets
 from django.core.exceptions import ValidationError
 from django.forms.fields import InvalidJSONInput
 from django.utils.formats import date_format
-from django.utils.timezone import localdate
+from django.utils.timezone import localdate, localtime
 from django.utils.translation import gettext, gettext_lazy as _
 
 from django_singlejob.control.schedules import Own, parsed
@@ -165,10 +165,10 @@ class PauseForm(forms.Form):
     @property
     def days(self) -> list[tuple[str, str]]:
         """The buttons that enter a date for ``until``: a label and the date in ISO 8601, of tomorrow and of Monday."""
-        today = localdate()
+        today, zone = localdate(), localtime().tzname()
         tomorrow, monday = today + DAY, today + (7 - today.weekday()) * DAY
         return [
-            (gettext("Until {day}, 00:00").format(day=date_format(day, "l")), day.isoformat())
+            (gettext("Until {day}, 00:00 {zone}").format(day=date_format(day, "l"), zone=zone), day.isoformat())
             for day in dict.fromkeys((tomorrow, monday))
         ]
 

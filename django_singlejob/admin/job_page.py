@@ -41,6 +41,7 @@ from django_singlejob.jobs.registry import Job
 from django_singlejob.jobs.schedule import duration_in_words
 from django_singlejob.models import JobNote, JobStatus
 from django_singlejob.models.jobs import database_now, mean_of
+from django_singlejob.models.locks import locks
 from django_singlejob.models.notes import NoteKind, notes
 from django_singlejob.models.one_offs import one_offs
 from django_singlejob.models.runs import FAILURES, runs
@@ -86,7 +87,7 @@ def _now(health: Health, at: datetime) -> Iterator[tuple[str, object]]:
     if success := getattr(status, "last_success_at", None):
         yield _("Last success"), moment(success, at)
     if not lock:
-        yield _("Lock"), _("free")
+        yield _("Lock"), _held_by_another(health.name) or _("free")
         return
     holder: Any = lock
     add_means([holder])
@@ -95,6 +96,13 @@ def _now(health: Health, at: datetime) -> Iterator[tuple[str, object]]:
     yield _("Runs for"), held_for(holder)
     yield _("Lock"), noted(link("joblock", lock.name, lock.name), breakable(lock.holder))
     yield _("Last heartbeat"), distance(lock.heartbeat_at, holder.now)
+
+
+def _held_by_another(name: str) -> SafeString | str:
+    """Who has the lock of the job, if it shares that with others; empty if nobody has it."""
+    shared = registry.get(name).lock if registry.is_known(name) else name
+    lock = locks().filter(name=shared).first() if shared != name else None
+    return noted(link("joblock", lock.name, lock.name), breakable(f"{lock.job_name} {lock.holder}")) if lock else ""
 
 
 def _output(health: Health) -> dict[str, str] | None:
@@ -189,14 +197,17 @@ def _note(note: JobNote, at: datetime) -> tuple[object, str, str, str]:
     return f"{note.get_kind_display()}{number}", moment(note.at, at), shown(note.by), shown(cut(note.reason, 200))
 
 
-def _misses(name: str, found: Sequence[JobNote], zone: Any) -> Iterator[tuple[str, SafeString]]:
+def _misses(name: str, found: Sequence[JobNote], zone: Any) -> Iterator[tuple[SafeString, SafeString]]:
     """The slots that were given up, each with a link to the page that says why."""
     for note in found:
         if note.kind == NoteKind.MISSED and note.last_slot:
             slot = note.last_slot.astimezone(zone)
             url = f"{address('overview_why')}?{urlencode({'job': name, 'at': slot.isoformat()})}"
             others = f" ({note.number})" if note.number and note.number > 1 else ""
-            yield f"{clock_time(slot, zone)}{others}", format_html('<a href="{}">{}</a>', url, _("Why?"))
+            yield (
+                format_html("{}{}", clock_time(slot, zone), others),
+                format_html('<a href="{}">{}</a>', url, _("Why?")),
+            )
 
 
 # --- its options

@@ -249,7 +249,10 @@ class JobStatusAdmin(StoppingAdmin):
                 continue
             self._log(request, name, _requested(answer, slot))
             if any(worker.is_live and serves(worker, answer.queue_name) for worker in workers()):
-                message = gettext("The next free worker will run the job %s.") % name
+                of_now = gettext("The next free worker will run the job %(name)s.")
+                of_slot = gettext("The next free worker will run the slot %(slot)s of the job %(name)s.")
+                facts = {"name": name, "slot": instant_in_words(slot) if slot else ""}
+                message = (of_slot if slot else of_now) % facts
                 self.message_user(request, message, messages.SUCCESS)
             else:
                 message = gettext("The job %s waits for a worker, and none has been seen. Start singleton_worker.")

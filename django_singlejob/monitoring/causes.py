@@ -135,6 +135,12 @@ WORDS: dict[Cause, Words] = {
     ),
 }
 # Some have a variant.
+RAN_LATE = WORDS[Cause.RAN]._replace(
+    sentence=_(
+        "{slot} was run at {started} on {server}, {late} late, and was successful: {other} held the lock {lock} from "
+        "{since} to {until}."
+    )
+)
 PAUSED_NOW = WORDS[Cause.PAUSED]._replace(
     sentence=_("It has been paused since {since} by {by} ({reason}), until {until}.")
 )

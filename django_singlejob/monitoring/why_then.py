@@ -13,6 +13,7 @@ from django_singlejob.models.notes import NoteKind
 from django_singlejob.models.runs import runs
 from django_singlejob.monitoring.causes import (
     NO_MARKS,
+    RAN_LATE,
     WORDS,
     Answer,
     Cause,
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 MARKED_EVERY = timedelta(minutes=5)
 # What may run again is run within this time, if cron begins passes each minute.
 RUN_WITHIN = timedelta(minutes=2)
+# A run that began this long after its slot was late.
+LATE = timedelta(minutes=2)
 ERROR_LENGTH = 200
 
 Step = Callable[[JobFacts, datetime, datetime], Answer | None]
@@ -78,7 +81,7 @@ def _ran(known: JobFacts, attempts: "Sequence[JobRun]") -> Answer:
     slot = last.slot or last.retried_slot
     facts: dict[str, Any] = {"slot": slot, "started": last.started_at, "server": last.hostname}
     if last.status == "successful":
-        return known.say(Cause.RAN, evidence=attempts, **facts)
+        return _late(known, attempts[0]) or known.say(Cause.RAN, evidence=attempts, **facts)
     if last.status == "running" and known.lock and known.lock.token == last.token:
         return held_now(known) or known.say(Cause.RAN, evidence=attempts, **facts)
     for note in known.notes:
@@ -90,6 +93,17 @@ def _ran(known: JobFacts, attempts: "Sequence[JobRun]") -> Answer:
         return known.say(Cause.USED_UP, slot=last.slot, number=last.attempt, evidence=attempts)
     facts |= {"status": last.get_status_display(), "error": last.error[:ERROR_LENGTH]}
     return known.say(Cause.FAILED, evidence=attempts, **facts)
+
+
+def _late(known: JobFacts, first: "JobRun") -> Answer | None:
+    """If it began late, and another run held the lock until then."""
+    slot = first.slot
+    other = _holder(known, slot, first.started_at) if slot and first.started_at > slot + LATE else None
+    if slot is None or other is None:
+        return None
+    facts: dict[str, Any] = {"late": first.started_at - slot, "other": other.job_name, "lock": other.lock}
+    facts |= {"since": other.started_at, "until": other.finished_at, "server": first.hostname}
+    return known.say(Cause.RAN, RAN_LATE, slot=slot, started=first.started_at, evidence=[first, other], **facts)
 
 
 def _slot_at(known: JobFacts, at: datetime) -> datetime | None:
@@ -146,6 +160,17 @@ def _paused(known: JobFacts, slot: datetime, moved_at: datetime) -> Answer | Non
 
 
 def _held(known: JobFacts, slot: datetime, moved_at: datetime) -> Answer | None:
+    run = _holder(known, slot, moved_at)
+    if run is None:
+        return None
+    cause = Cause.HELD_BY_ITSELF if run.job_name == known.name else Cause.HELD_BY_OTHER
+    facts: dict[str, Any] = {"started": run.started_at, "finished": run.finished_at, "lock": run.lock}
+    facts |= {"other": run.job_name, "server": run.hostname}
+    return known.say(cause, slot=slot, evidence=[run], **facts)
+
+
+def _holder(known: JobFacts, slot: datetime, moved_at: datetime) -> "JobRun | None":
+    """The run that held the lock from the slot on, until its schedule moved on or was about to."""
     # What began after the schedule had moved on has prevented nothing. If the lock was free for long before that,
     # the slot would have been run. Nobody knows until when a holder lived that died.
     latest, held_until = min(slot + MINUTE / 2, moved_at), max(slot, moved_at - RUN_WITHIN)
@@ -154,10 +179,7 @@ def _held(known: JobFacts, slot: datetime, moved_at: datetime) -> Answer | None:
         is_dead = run.status == "running" and run.token != alive
         is_later = run.slot is not None and run.slot > slot
         if not (is_dead or is_later) and (run.finished_at or known.now) > held_until:
-            cause = Cause.HELD_BY_ITSELF if run.job_name == known.name else Cause.HELD_BY_OTHER
-            facts: dict[str, Any] = {"started": run.started_at, "finished": run.finished_at, "lock": run.lock}
-            facts |= {"other": run.job_name, "server": run.hostname}
-            return known.say(cause, slot=slot, evidence=[run], **facts)
+            return run
     return None
 
 

@@ -42,6 +42,15 @@ def test_the_output_is_there_as_the_last_heartbeat_told_it(viewer: Client) -> No
     assert "One comes every 10\xa0s." in Page(page).text or "One comes every 10 s." in Page(page).text
 
 
+def test_it_says_who_has_the_lock_that_it_shares(viewer: Client) -> None:
+    singleton_job("nightly", lock="database")(print)
+    assert "free" in Page(shown(viewer, ADDRESS)).text
+    start_run("import", name="database")
+    page = Page(shown(viewer, ADDRESS)).text
+    assert "free" not in page
+    assert "import" in page
+
+
 def test_it_is_for_those_who_may_see_runs(log_in: LogIn) -> None:
     start_run()
     JobLock.objects.update(progress={"output": "the first line\nrow 2\n"}, heartbeat_interval=timedelta(seconds=10))
@@ -89,6 +98,7 @@ def test_a_slot_that_was_given_up_has_its_why(viewer: Client) -> None:
     assert "%2B09%3A00" in link
     assert viewer.get(link).status_code in (200, 403)
     assert "JST" in page.text
+    assert "<time" not in page.text
 
 
 def test_notes_tell_who_did_what(viewer: Client) -> None:

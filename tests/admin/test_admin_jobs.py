@@ -412,7 +412,7 @@ def test_a_date_without_a_time_is_its_midnight() -> None:
 def test_a_button_pauses_until_a_day_that_it_names(admin_client: Client, settings: Any) -> None:
     settings.TIME_ZONE = "UTC"
     asked = admin_client.post(list_of("jobstatus"), {"action": "pause", "_selected_action": "nightly"})
-    monday = next(value for label, value in asked.context["form"].days if label == "Until Monday, 00:00")
+    monday = next(value for label, value in asked.context["form"].days if label == "Until Monday, 00:00 UTC")
     act(admin_client, "jobstatus", "pause", "nightly", until_0=["", monday], until_1="", reason="")
     until = gates().get().paused_until
     assert until

@@ -138,6 +138,18 @@ def test_held_by_a_job_that_shares_the_lock() -> None:
     assert "database" in found.sentence
 
 
+def test_one_that_ran_late_names_who_held_the_lock_until_then() -> None:
+    job = scheduled(lock="database")
+    has_run(ago=3 * HOUR, slot=newest(job) - 3 * HOUR, lock="database")
+    has_run("import", ago=45 * MINUTE, took=43 * MINUTE, lock="database")
+    has_run(ago=MINUTE, slot=newest(job), lock="database")
+    found = answer(at=newest(job))
+    assert found.cause == Cause.RAN
+    assert "late, and was successful: import held the lock database from" in found.sentence
+    runs().filter(job_name="import").update(finished_at=newest(job) - MINUTE)
+    assert "late" not in answer(at=newest(job)).sentence
+
+
 def paused_over_its_slot(job: Any, until: datetime | None = None) -> None:
     has_run(ago=3 * HOUR, slot=newest(job) - 3 * HOUR)
     gates().remember("nightly")
