@@ -50,6 +50,7 @@ EVERYWHERE = {
     "running/test_insert.py",
     "tasks/test_batches.py",
     "test_single_statement.py",
+    "testing",
     "worker/test_due.py",
 }
 #: The exceptions, and why SQLite suffices.

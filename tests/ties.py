@@ -26,7 +26,7 @@ class Ties(NamedTuple):
 #: What the documentation tells people to import.
 PUBLIC = {
     f"django_singlejob{module}"
-    for module in ("", ".backends", ".exceptions", ".integrations.sentry", ".models", ".signals")
+    for module in ("", ".backends", ".exceptions", ".integrations.sentry", ".models", ".signals", ".testing")
 }
 #: They may only shrink.
 LIMITS = Ties(modules=111, imports=913, private_names_set=37)
