@@ -96,7 +96,10 @@ def test_every_wing_says_what_it_is_for() -> None:
 
 
 #: What fails if something unexpected is seen. The last two are methods: of a child, and of the stage for browsers.
-ASSERTIONS = {"assert", "expect", "fail", "raises", "warns", "django_assert_num_queries", "wait_for", "visit"}
+ASSERTIONS = {
+    *("assert", "assert_scheduled", "expect", "fail", "raises", "warns"),
+    *("django_assert_num_queries", "wait_for", "visit"),
+}
 Place = tuple[Path, str]
 
 

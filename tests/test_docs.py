@@ -32,6 +32,7 @@ from django_singlejob import (
     models,
     signals,
     singleton_job,
+    testing,
 )
 from django_singlejob.jobs import schedule, slots
 from django_singlejob.jobs.names import NAME_LENGTH
@@ -125,6 +126,19 @@ def test_every_public_name_stands_there_once() -> None:
     exceptions = first_names(section("python.md", "Exceptions"), "Exception")
     documented = [*re.findall(r"^##+ `(\w+)`$", section("python.md"), re.MULTILINE), *exceptions]
     assert sorted(documented) == sorted(django_singlejob.__all__)
+
+
+def test_every_tool_for_tests_stands_there_with_its_arguments() -> None:
+    documented = first_names(section("python.md", "Tests"), "Function")
+    tools = {name: getattr(testing, name) for name in testing.__all__}
+    called = {name: f"{name}({', '.join(parameters_of(tool))})" for name, tool in tools.items()}
+    assert sorted(documented) == sorted(called.values())
+
+
+def parameters_of(function: Callable[..., Any]) -> Iterator[str]:
+    for name, parameter in inspect.signature(function).parameters.items():
+        default = parameter.default
+        yield name if default is parameter.empty else f"{name}={default!r}".replace("'", '"')
 
 
 @pytest.mark.parametrize(

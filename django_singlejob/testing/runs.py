@@ -45,15 +45,15 @@ def run_due(at: datetime | str | None = None) -> list[Outcome]:
         return [*Worker(Plan(once=True)).work()]
 
 
-def enqueued(what: Any) -> "list[OneOffJob]":
+def enqueued(job: Any) -> "list[OneOffJob]":
     """The one-offs of a job, or of one of Django's tasks, that wait, with their ``args`` and ``kwargs``, the oldest
     first. What an open transaction has enqueued counts.
 
     Raises ``UnknownJob``, and ``SingleJobError`` if this is neither a job, nor the name of one, nor a task.
     """
-    path = getattr(what, "module_path", None)
-    if path is None or isinstance(what.func, Job):
-        which = {"job_name": job_of(what if path is None else what.func).name}
+    path = getattr(job, "module_path", None)
+    if path is None or isinstance(job.func, Job):
+        which = {"job_name": job_of(job if path is None else job.func).name}
     else:
         which = {"task_path": path}
     return [*one_offs().waiting().filter(**which).order_by("pk")]

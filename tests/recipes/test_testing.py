@@ -25,28 +25,32 @@ pytestmark = [
     pytest.mark.django_db(transaction=True, available_apps=APPS),
 ]
 
-#: The schedule's slots are a year apart.
 REPORTS = """
 from django_singlejob import singleton_job
-@singleton_job(schedule="5 0 1 1 *")
-def hourly_report(): ...
+@singleton_job(schedule="30 2 * * *", time_zone="Europe/Rome")
+def daily_report(): ...
 """
 SHOP = """
+from datetime import timedelta
 from django_singlejob import singleton_job
 @singleton_job
 def confirm_order(order_id): ...
+def fetch(): ...
+@singleton_job(max_runtime=timedelta(hours=1))
+def import_prices():
+    fetch()
 """
 
 
 @pytest.mark.parametrize(
     ("test_case", "count"),
     [
-        (snippet("recipes/testing.md", "Test the function alone"), 1),
-        (snippet("recipes/testing.md", "Test that a job runs, or is skipped"), 2),
-        (snippet("recipes/testing.md", "Test a crontab line"), 1),
+        (snippet("recipes/testing.md", "Test a job"), 1),
+        (snippet("recipes/testing.md", "Test a schedule"), 1),
         (snippet("recipes/testing.md", "Test a one-off or a task"), 1),
+        (snippet("recipes/testing.md", "Test a time-out"), 1),
     ],
-    ids=["alone", "job", "crontab", "one-off"],
+    ids=["job", "schedule", "one-off", "time-out"],
 )
 def test_the_tests_pass(modules: Modules, test_case: str, count: int) -> None:
     modules("reports.jobs", REPORTS)
@@ -55,6 +59,16 @@ def test_the_tests_pass(modules: Modules, test_case: str, count: int) -> None:
     result = tests.run(unittest.TestResult())
     assert result.testsRun == count
     assert not result.errors + result.failures
+
+
+def test_the_plain_function_and_the_crontab_line(modules: Modules) -> None:
+    reports = modules("reports.jobs", REPORTS)
+    reports.daily_report.__wrapped__()
+    assert not JobRun.objects.exists()
+    assert "daily_report: ran" in run_now("daily_report")
+    modules("shop.jobs", SHOP.replace("def fetch(): ...", "def fetch(): raise ValueError"))
+    with pytest.raises(SystemExit):
+        run_now("import_prices")
 
 
 def run_now(name: str) -> str:
@@ -80,7 +94,7 @@ def test_a_project_calls_the_job_of_the_app_itself(modules: Modules, settings: S
 
 def test_two_apps_cannot_have_one_name(modules: Modules) -> None:
     modules("reports.jobs", REPORTS)
-    with pytest.raises(SingleJobError, match="Two jobs are called 'hourly_report'"):
+    with pytest.raises(SingleJobError, match="Two jobs are called 'daily_report'"):
         modules("shop.jobs", REPORTS)
 
 

@@ -17,7 +17,6 @@ from django_singlejob import (
     raise_if_stopped,
     singleton_job,
 )
-from django_singlejob.jobs import registry
 from django_singlejob.models import JobRun, JobStatus, OneOffJob
 from django_singlejob.testing import enqueued, expire, held_elsewhere, run_due, times_out, travel
 from tests.app.jobs import this_run
@@ -39,15 +38,14 @@ def scheduled(name: str = "report", schedule: str = "0 7 * * *", **settings: Any
     return job(lambda: str(this_run().slot))
 
 
-@singleton_job
-def greet(name: str, language: str = "en") -> str:
-    return f"{name}/{language}"
-
-
 @pytest.fixture
-def greeting(fresh_process: None, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setitem(registry._jobs, greet.name, greet)
-    return greet
+def greeting(fresh_process: None) -> Any:
+    """The job `greet`."""
+
+    def greet(name: str, language: str = "en") -> str:
+        return f"{name}/{language}"
+
+    return singleton_job(greet)
 
 
 class TestRunDue:
@@ -113,10 +111,10 @@ class TestRunDue:
         with pytest.raises(SingleJobError, match=r"while SINGLEJOB\['ENABLED'\] is False"):
             run_due()
 
-    def test_nor_does_one_that_cannot_be_imported(self, settings: Settings) -> None:
-        settings.SINGLEJOB = {"AUTODISCOVER": ["load"]}
-        registry.failures["shop.jobs"] = ImportError("No module named 'prices'")
-        with pytest.raises(SingleJobError, match="Some jobs cannot be registered: ImportError: No module"):
+    def test_nor_does_one_that_cannot_be_registered(self, settings: Settings) -> None:
+        singleton_job("report", schedule="0 7 * * *")(int)
+        settings.TIME_ZONE = "Factory"
+        with pytest.raises(SingleJobError, match=r"Some jobs cannot be registered: InvalidSchedule: .* 'report'"):
             run_due()
 
     def test_an_instant_needs_a_zone(self) -> None:
@@ -160,49 +158,48 @@ def fetch() -> str:
 
 
 class TestTimesOut:
-    @pytest.fixture
-    def cleaned(self, fresh_process: None) -> list[str]:
-        """What the jobs `asks` and `fetches` have done about their time-out."""
-        cleaned: list[str] = []
+    @pytest.fixture(autouse=True)
+    def jobs(self, fresh_process: None) -> None:
+        """Two jobs, and what they have done about their time-out."""
+        self.cleaned: list[str] = []
 
+        @singleton_job(max_runtime=HOUR)
         def asks() -> None:
             try:
                 raise_if_stopped()
             finally:
-                cleaned.append("asked")
+                self.cleaned.append("asked")
 
+        @singleton_job(max_runtime=HOUR)
         def fetches() -> str:
             try:
                 return fetch()
             except JobTimeout:
-                cleaned.append("fetched")
+                self.cleaned.append("fetched")
                 raise
 
-        for func in asks, fetches:
-            singleton_job(max_runtime=HOUR)(func)
-        return cleaned
+        self.asks, self.fetches = asks, fetches
 
-    def test_a_job_that_asks_is_told_so_in_its_body(self, cleaned: list[str]) -> None:
-        job = registry.get("asks")
-        with times_out(job), pytest.raises(JobTimeout):
-            job()  # type: ignore[operator]
-        assert cleaned == ["asked"]
+    def test_a_job_that_asks_is_ended_in_its_body(self) -> None:
+        with times_out(self.asks), pytest.raises(JobTimeout):
+            self.asks()
+        assert self.cleaned == ["asked"]
         assert JobRun.objects.get().status == "interrupted"
-        job()  # type: ignore[operator]
+        self.asks()
 
-    def test_another_is_told_where_it_calls_a_function(self, cleaned: list[str]) -> None:
-        job = registry.get("fetches")
+    def test_another_is_ended_where_it_calls_a_function(self) -> None:
         with times_out("fetches", at=f"{__name__}.fetch"), pytest.raises(JobTimeout):
-            job()  # type: ignore[operator]
-        assert cleaned == ["fetched"]
-        assert job() == "fetched"  # type: ignore[operator]
+            self.fetches()
+        assert self.cleaned == ["fetched"]
+        assert self.fetches() == "fetched"
 
-    def test_other_jobs_have_their_time(self, cleaned: list[str]) -> None:
+    def test_other_jobs_have_their_time(self) -> None:
         with times_out("fetches"):
-            registry.get("asks")()  # type: ignore[operator]
+            self.asks()
+        assert self.cleaned == ["asked"]
 
-    def test_a_worker_says_how_it_ended(self, cleaned: list[str]) -> None:
-        registry.get("asks").enqueue()  # type: ignore[attr-defined]
+    def test_a_pass_says_how_it_ended(self) -> None:
+        self.asks.enqueue()
         with times_out("asks"):
             [outcome] = run_due()
         assert isinstance(outcome.error, JobTimeout)
