@@ -35,8 +35,8 @@ def travel(to: datetime | timedelta | str) -> Iterator[None]:
     ``timedelta``. From there they go on.
 
     It moves the database's clock as this package's queries see it, this package's own clocks, and the ``now()`` of
-    ``django.utils.timezone``. Python's own clocks stay. If another tool moves them, all these follow it: then
-    ``travel(timedelta())`` takes the database there too.
+    ``django.utils.timezone``. Python's own clocks stay: use another tool around the block for
+    them. Inside it, such a tool moves all these clocks further.
 
     Where this package would sleep, its clocks move on instead. Nothing in this process sends heartbeats by itself. A
     lease in hand that ends before the instant is lost, as if this process had been suspended; if the ``max_runtime`` of

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime, timedelta
+from threading import Semaphore
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,7 +23,7 @@ from django_singlejob import (
 )
 from django_singlejob.models import JobLock, JobRun
 from django_singlejob.testing import held_elsewhere, travel
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -94,6 +95,17 @@ def test_a_lease_in_hand_is_lost_by_then() -> None:
         with travel(timedelta(seconds=61)), pytest.raises(LeaseLost, match="was not renewed for 1 minute"):
             lease.check()
         lease.check()
+
+
+def test_no_thread_renews_it_meanwhile(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    passes = Semaphore(0)
+    monkeypatch.setattr("django_singlejob.locking.heartbeat.forget_queries", passes.release)
+    with job_lock("a-lock") as lease, travel(timedelta(seconds=61)):
+        for _ in range(3):  # the thread may just be at its first passes, before the clocks are moved
+            with job_lock("another"):  # which wakes it
+                assert kind == "TestCase" or passes.acquire(timeout=PATIENCE)
+        assert lease.lost
+        assert JobLock.objects.get().heartbeats == 0
 
 
 def test_its_lock_may_be_taken_over_by_then_without_a_pause() -> None:

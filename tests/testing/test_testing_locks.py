@@ -83,8 +83,9 @@ def test_after_its_death_the_next_caller_takes_it_over_at_once(monkeypatch: pyte
     assert JobRun.objects.get().status == "successful"
 
 
-def test_a_run_whose_holder_has_died_is_abandoned() -> None:
+def test_a_run_whose_holder_has_died_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
     """The run inside has the lock by then. The one outside learns it at its end."""
+    monkeypatch.setattr("time.sleep", pytest.fail)
     inner: list[str] = []
 
     @singleton_job("nightly")
