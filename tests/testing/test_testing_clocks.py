@@ -157,9 +157,11 @@ def test_the_time_of_a_run_is_over_by_then(limit: timedelta) -> None:
 @pytest.mark.on_database("postgresql")
 def test_a_grant_in_one_statement_travels_too(settings: Settings) -> None:
     settings.SINGLEJOB = {"SINGLE_STATEMENT": True}
+    job = singleton_job("nightly")(int)
+    job()  # the first one finds no gate, and takes another way
     with travel(SPRING):
-        singleton_job("nightly")(int)()
-    assert is_about(JobRun.objects.get().started_at, SPRING)
+        job()
+    assert is_about(JobRun.objects.latest("pk").started_at, SPRING)
 
 
 @pytest.mark.parametrize(

@@ -181,12 +181,11 @@ class TestTimesOut:
         self.asks, self.fetches = asks, fetches
 
     def test_a_job_that_asks_is_ended_in_its_body(self) -> None:
-        with pytest.raises(JobTimeout) as raised, times_out(self.asks):
+        with times_out(self.asks), pytest.raises(JobTimeout):
             self.asks()
         assert self.cleaned == ["asked"]
         assert JobRun.objects.get().status == "interrupted"
         self.asks()
-        assert raised.tb  # which refers to the block
 
     def test_another_is_ended_where_it_calls_a_function(self) -> None:
         with times_out("fetches", at=f"{__name__}.fetch"), pytest.raises(JobTimeout):
