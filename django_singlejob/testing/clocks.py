@@ -25,7 +25,7 @@ from django_singlejob.testing.arguments import instant_of
 
 # By statement.
 _moments: WeakKeyDictionary[SQLCompiler, datetime] = WeakKeyDictionary()
-# How often a heartbeat thread looks whether time has come back. Seconds.
+# How often the thread that sends heartbeats, which sends none meanwhile, looks whether that is over. Seconds.
 _PAUSE = 0.5
 
 
@@ -35,8 +35,8 @@ def travel(to: datetime | timedelta | str) -> Iterator[None]:
     ``timedelta``. From there they go on.
 
     It moves the database's clock as this package's queries see it, this package's own clocks, and the ``now()`` of
-    ``django.utils.timezone``. Python's own clocks stay: use another tool around the block for
-    them. Inside it, such a tool moves all these clocks further.
+    ``django.utils.timezone``. Python's own clocks stay: use another tool for them, around the block. Inside the block,
+    it would move all these clocks further.
 
     Where this package would sleep, its clocks move on instead. Nothing in this process sends heartbeats by itself. A
     lease in hand that ends before the instant is lost, as if this process had been suspended; if the ``max_runtime`` of

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.core.management import call_command
+from django.db import Error, connection
 
 from django_singlejob import InvalidName, LockHeld, Reason, SingleJobError, job_lock, singleton_job, status
 from django_singlejob.models import JobLock, JobRun
@@ -71,6 +72,11 @@ def test_what_fails_in_the_block_is_raised_and_the_lock_is_released() -> None:
     with pytest.raises(ZeroDivisionError), held_elsewhere("a-lock"):
         _ = 1 / 0
     assert not JobLock.objects.exists()
+
+
+def test_an_error_that_breaks_the_transaction_is_raised_too() -> None:
+    with pytest.raises(Error, match="no_such_table"), held_elsewhere("a-lock"), connection.cursor() as cursor:
+        cursor.execute("SELECT * FROM no_such_table")
 
 
 def test_after_its_death_the_next_caller_takes_it_over_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

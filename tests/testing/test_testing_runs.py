@@ -19,8 +19,8 @@ from django_singlejob import (
 )
 from django_singlejob.models import JobRun, JobStatus, OneOffJob
 from django_singlejob.testing import enqueued, expire, held_elsewhere, run_due, times_out, travel
+from tests.app.django_tasks import plain, stock
 from tests.app.jobs import this_run
-from tests.app.tasks_api import task
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -80,8 +80,8 @@ class TestRunDue:
 
     def test_it_runs_one_offs_and_tasks(self, greeting: Any) -> None:
         greeting.enqueue("Ada")
-        with_options.enqueue(1)
-        assert sorted(str(outcome.value) for outcome in run_due()) == ["Ada/en", "with 1"]
+        plain.enqueue(1)
+        assert [outcome.value for outcome in run_due()] == ["Ada/en", [[1], {}]]
         assert {row.status for row in OneOffJob.objects.all()} == {"done"}
 
     def test_a_one_off_for_later_waits_until_then(self, greeting: Any) -> None:
@@ -122,11 +122,6 @@ class TestRunDue:
             run_due(at="2027-03-28T07:00")
 
 
-@task
-def with_options(number: int) -> str:
-    return f"with {number}"
-
-
 class TestEnqueued:
     def test_it_lists_what_waits_the_oldest_first(self, greeting: Any) -> None:
         with transaction.atomic():
@@ -142,9 +137,15 @@ class TestEnqueued:
 
     def test_a_task_has_its_own(self, greeting: Any) -> None:
         greeting.enqueue("Ada")
-        with_options.enqueue(1)
-        with_options.using(priority=2).enqueue(number=2)
-        assert [(row.args, row.kwargs) for row in enqueued(with_options)] == [([1], {}), ([], {"number": 2})]
+        plain.enqueue(1)
+        plain.using(priority=2).enqueue(number=2)
+        assert [(row.args, row.kwargs) for row in enqueued(plain)] == [([1], {}), ([], {"number": 2})]
+
+    def test_those_of_a_task_that_is_a_job_are_the_jobs(self) -> None:
+        job: Any = stock.func
+        stock.enqueue(1)
+        job.enqueue(2)
+        assert [row.args for row in enqueued(stock)] == [row.args for row in enqueued(job)] == [[1], [2]]
 
     def test_what_is_neither_is_refused(self) -> None:
         with pytest.raises(SingleJobError, match="3 is neither a job nor the name of one"):

@@ -6,13 +6,17 @@ from datetime import date, datetime, timedelta
 from typing import Any
 
 import pytest
-from django.test import SimpleTestCase
 
 from django_singlejob import SingleJobError, UnknownJob, singleton_job
 from django_singlejob.testing import assert_scheduled
 
 pytest_plugins = ["tests.fixtures"]
-pytestmark = pytest.mark.usefixtures("fresh_process")
+pytestmark = [pytest.mark.on_database("sqlite"), pytest.mark.usefixtures("fresh_process")]
+
+
+@pytest.fixture(autouse=True)
+def kind() -> None:
+    """No database may be used."""
 
 
 def job(schedule: Any, **settings: Any) -> Any:
@@ -48,16 +52,6 @@ def test_another_list_fails_and_shows_both() -> None:
     assert str(failure.value) == (
         "The job 'report' is due on 2027-03-28 (Europe/Rome) at ['01:30'], and not at ['02:30']."
     )
-
-
-def test_no_database_is_needed(kind: str) -> None:
-    class Slots(SimpleTestCase):
-        def runTest(self) -> None:  # noqa: N802
-            assert_scheduled(job("30 1 * * *"), "2027-03-28", ["01:30"])
-
-    result = Slots().run()
-    assert result
-    assert not result.errors + result.failures
 
 
 @pytest.mark.parametrize(
