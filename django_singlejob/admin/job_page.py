@@ -33,8 +33,7 @@ from django_singlejob.admin.failures import failure_of
 from django_singlejob.admin.history import STALE, PastRun, dead_one_offs, label, recent_runs
 from django_singlejob.admin.read_only import NOW
 from django_singlejob.admin.schedules import facts
-from django_singlejob.admin.states import add_means, held_for, state
-from django_singlejob.admin.troubles import by_whom
+from django_singlejob.admin.states import add_means, by_whom, held_for, state
 from django_singlejob.conf import options
 from django_singlejob.jobs import registry
 from django_singlejob.jobs.registry import Job

@@ -13,6 +13,7 @@ from django_singlejob.admin.charts import share
 from django_singlejob.conf import options
 from django_singlejob.models import JobLock, JobStatus
 from django_singlejob.models.jobs import gates, mean_of
+from django_singlejob.monitoring.acknowledging import Acknowledged
 from django_singlejob.monitoring.health import Health, State, due_since
 from django_singlejob.process.clock import instant_in_words
 from django_singlejob.process.escaping import shown
@@ -136,3 +137,10 @@ def _words(told: Progress) -> Iterator[str]:
         yield done if total is None else _("%(done)s of %(total)s") % {"done": done, "total": figure(total)}
     if told.text:
         yield shown(told.text)
+
+
+def by_whom(acknowledged: Acknowledged) -> SafeString:
+    """Who has acknowledged something, until when, and why."""
+    by, until, reason = acknowledged
+    text = _("acknowledged by {by} until {until}").format(by=by, until=instant_in_words(until))
+    return format_html("{} {}", badge("acknowledged", text), shown(reason))

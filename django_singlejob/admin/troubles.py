@@ -15,8 +15,8 @@ from django_singlejob.admin import history
 from django_singlejob.admin.addresses import address
 from django_singlejob.admin.cells import at_least, badge, breakable, distance, first_line, link, list_of
 from django_singlejob.admin.history import LastError
+from django_singlejob.admin.states import by_whom
 from django_singlejob.models import JobStatus
-from django_singlejob.monitoring.acknowledging import Acknowledged
 from django_singlejob.monitoring.findings import Finding, Trouble
 from django_singlejob.monitoring.health import State
 from django_singlejob.monitoring.verdict import Verdict
@@ -58,13 +58,6 @@ def _can_be_acknowledged(finding: Finding) -> bool:
 def _level(finding: Finding) -> SafeString:
     found = badge(finding.level.name.lower(), finding.kind.label)
     return format_html("{} {}", found, by_whom(finding.acknowledged)) if finding.acknowledged else found
-
-
-def by_whom(acknowledged: Acknowledged) -> SafeString:
-    """Who has acknowledged something, until when, and why."""
-    by, until, reason = acknowledged
-    text = _("acknowledged by {by} until {until}").format(by=by, until=instant_in_words(until))
-    return format_html("{} {}", badge("acknowledged", text), shown(reason))
 
 
 def _since(finding: Finding, now: datetime) -> SafeString | str:
