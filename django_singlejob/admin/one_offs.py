@@ -152,6 +152,7 @@ class OneOffJobAdmin(StoppingAdmin):
         "backend",
         "created",
         "requester",
+        "unique",
     ]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[OneOffJob]:
@@ -236,6 +237,13 @@ class OneOffJobAdmin(StoppingAdmin):
     @admin.display(description=_("queue"))
     def queue(self, row: OneOffJob) -> SafeString:
         return breakable(row.queue_name)
+
+    @admin.display(description=_("once in the queue"))
+    def unique(self, row: OneOffJob) -> str:
+        if not row.asked:
+            return NOTHING
+        count = ngettext("enqueued %d time", "enqueued %d times", row.asked) % row.asked
+        return f"{escaping.shown(row.unique_key.partition(' ')[2])} {count}".strip()
 
     @admin.display(description=_("created"))
     def created(self, row: Any) -> str:

@@ -8,6 +8,7 @@ import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
 from io import StringIO
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import dramatiq
@@ -20,7 +21,7 @@ from django.db import connections, transaction
 from django.utils import timezone
 from dramatiq.brokers.stub import StubBroker
 
-from django_singlejob import SKIPPED, InvalidOrder, job_lock
+from django_singlejob import SKIPPED, InvalidOrder, job_lock, singleton_job
 from django_singlejob.models import OneOffJob
 from tests.app.models import Counter
 from tests.app.tasks_api import PACKAGE, default_task_backend
@@ -101,6 +102,15 @@ def test_many_are_enqueued_or_none(jobs: Any, modules: Modules) -> None:
     assert [(row.args, row.kwargs) for row in rows] == [([1], {"language": "en"}), ([2], {"language": "it"})]
 
 
+def test_one_waits_once(modules: Modules) -> None:
+    job = singleton_job("update_index")(print)
+    modules("shop.jobs", update_index=job)
+    shop = modules("shop.products", snippet("recipes/queues.md", "Enqueue it once"))
+    for pk in 1, 2, 2:
+        shop.rename(SimpleNamespace(pk=pk, save=list), "new")
+    assert [row.asked for row in OneOffJob.objects.order_by("pk")] == [1, 2]
+
+
 def test_the_result_is_shown(jobs: Any, capsys: pytest.CaptureFixture[str]) -> None:
     jobs.confirm_order.enqueue(4711)
     work()
@@ -144,6 +154,16 @@ def test_tasks_are_run(modules: Modules, settings: Settings) -> None:
     assert shop.has_receipt(result_id)
     assert shop.send_receipt.get_backend().enqueue_many(shop.send_receipt, [((1,), {}), ((2,), {})])
     assert statuses() == ["done", "waiting", "waiting"]
+
+
+def test_customers_are_synchronized_one_at_a_time(modules: Modules, settings: Settings) -> None:
+    settings.TASKS = {"default": {"BACKEND": "django_singlejob.backends.SingleJobBackend"}}
+    shop = modules("shop.sync", snippet("recipes/queues.md", "One at a time for each customer"))
+    assert shop.customer_changed(1).id == shop.customer_changed(1).id != shop.customer_changed(2).id
+    with job_lock("sync:1"):
+        work()
+    assert statuses() == ["waiting", "done"]
+    assert OneOffJob.objects.order_by("pk")[0].attempt == 1
 
 
 def test_a_task_is_retried_after_half_a_minute(modules: Modules) -> None:
