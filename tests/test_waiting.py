@@ -36,6 +36,7 @@ EXEMPT = {
     "processes/test_signal_rounds.py": _TIMING,
     "running/test_guard.py": "the guard's own clock",
     "test_time_outs.py": _TIMING,
+    "testing/test_testing_clocks.py": "tests what moves clocks",
 }
 
 

@@ -98,7 +98,7 @@ def _now(health: Health, at: datetime) -> Iterator[tuple[str, object]]:
 
 
 def _held_by_another(name: str) -> SafeString | str:
-    """Who has the lock of the job, if it shares that with others; empty if nobody has it."""
+    """The holder of the lock that the job shares with others; empty if there is none."""
     shared = registry.get(name).lock if registry.is_known(name) else name
     lock = locks().filter(name=shared).first() if shared != name else None
     return noted(link("joblock", lock.name, lock.name), breakable(f"{lock.job_name} {lock.holder}")) if lock else ""

@@ -304,7 +304,8 @@ class OneOffJobAdmin(StoppingAdmin):
 
     def save_model(self, request: HttpRequest, obj: OneOffJob, form: Any, change: bool) -> None:
         order = form.order()
-        obj.pk = place(order, *order.stored(obj.args, obj.kwargs), requested_by=user_name(request)).pk
+        call = order.stored(obj.args, obj.kwargs)
+        obj.pk = place(order, call.args, call.kwargs, requested_by=user_name(request)).pk
 
     @admin.action(description=_("Cancel waiting one-offs"), permissions=["order"])
     def cancel(self, request: HttpRequest, queryset: QuerySet[OneOffJob]) -> HttpResponse | None:

@@ -140,7 +140,7 @@ def _words(told: Progress) -> Iterator[str]:
 
 
 def by_whom(acknowledged: Acknowledged) -> SafeString:
-    """Who has acknowledged something, until when, and why."""
+    """The user who has acknowledged something, until when, and why."""
     by, until, reason = acknowledged
     text = _("acknowledged by {by} until {until}").format(by=by, until=instant_in_words(until))
     return format_html("{} {}", badge("acknowledged", text), shown(reason))

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from django.db import migrations, models
 
 from django_singlejob.models.rows import OfItsType
+from django_singlejob.process.clock import DBNow
 
 INSTANTS = (datetime(1000, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC))
 DURATIONS = (timedelta(days=-36525), timedelta(days=36525))
@@ -890,7 +891,7 @@ class Migration(migrations.Migration):
                         verbose_name="status",
                     ),
                 ),
-                ("run_after", models.DateTimeField(verbose_name="run after")),
+                ("run_after", models.DateTimeField(db_default=DBNow(), verbose_name="run after")),
                 ("started_at", models.DateTimeField(blank=True, null=True, verbose_name="started at")),
                 ("finished_at", models.DateTimeField(blank=True, null=True, verbose_name="finished at")),
                 (
@@ -958,7 +959,7 @@ class Migration(migrations.Migration):
                         verbose_name="errors",
                     ),
                 ),
-                ("created_at", models.DateTimeField(verbose_name="created at")),
+                ("created_at", models.DateTimeField(db_default=DBNow(), verbose_name="created at")),
                 (
                     "requested_by",
                     models.CharField(

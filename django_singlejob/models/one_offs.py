@@ -299,7 +299,7 @@ class OneOffJob(Row):
     queue_name = models.CharField(_("queue"), max_length=NAME_LENGTH, default="default")
     priority = models.SmallIntegerField(_("priority"), default=0, help_text=_("-100 to 100; the highest runs first."))
     status = models.CharField(_("status"), max_length=20, choices=Status, default=Status.WAITING)
-    run_after = models.DateTimeField(_("run after"))
+    run_after = models.DateTimeField(_("run after"), db_default=DBNow())
     started_at = models.DateTimeField(_("started at"), null=True, blank=True)
     finished_at = models.DateTimeField(_("finished at"), null=True, blank=True)
     version = models.PositiveBigIntegerField(_("version"), default=0, help_text=_("Increases with each change."))
@@ -337,7 +337,7 @@ class OneOffJob(Row):
         default="",
         help_text=_("The error of each attempt that failed, one JSON object a line."),
     )
-    created_at = models.DateTimeField(_("created at"))
+    created_at = models.DateTimeField(_("created at"), db_default=DBNow())
     requested_by = models.CharField(
         _("requested by"),
         max_length=USER_LENGTH,

@@ -21,6 +21,7 @@ from django_singlejob.database.unusable import refusal
 from django_singlejob.exceptions import InvalidOrder
 from django_singlejob.jobs.names import NAME_LENGTH, is_queue_name
 from django_singlejob.models.one_offs import PRIORITIES, one_offs
+from django_singlejob.models.rows import in_utc
 from django_singlejob.process.clock import YEARS, DBNow, storable
 from django_singlejob.running.values import JSON_LENGTH, Unstorable, stored_arguments
 
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 AnyCall: TypeAlias = tuple[Sequence[Any], Mapping[str, Any]]
 Misfit: TypeAlias = Callable[[Sequence[Any], Mapping[str, Any]], str | None]
 
-_NOW = DBNow()
 # A statement with more rows is hardly faster, and blocks others for longer.
 MOST_ROWS = 1000
 # How many times to try if other callers are in the way.
@@ -210,7 +210,9 @@ def place(order: Order, args: Any, kwargs: Any, **others: Any) -> "OneOffJob":
 
 def _columns(order: Order) -> dict[str, Any]:
     columns = {name: value for name, value in vars(order).items() if name not in ("_misfit", "unique")}
-    return {**columns, "status": "waiting", "run_after": order.run_after or _NOW, "created_at": _NOW}
+    if order.run_after is None:
+        del columns["run_after"]  # the database's time
+    return columns
 
 
 def insert(columns: Mapping[str, Any], calls: Sequence[Call]) -> "list[OneOffJob]":
@@ -227,9 +229,7 @@ def insert(columns: Mapping[str, Any], calls: Sequence[Call]) -> "list[OneOffJob
     alias, batches = transactions.alias(), list(_batches(calls))
     all_or_none = transaction.atomic(using=alias, savepoint=len(batches) > 1)
     with _closed_if_lost(alias), transactions.synchronous(alias), all_or_none:
-        keys = [key for batch in batches for key in _inserted(alias, columns, batch)]
-        found = one_offs().in_bulk(keys)  # with what only the database knows
-    return [found[key] for key in keys]
+        return [row for batch in batches for row in _inserted(alias, columns, batch)]
 
 
 def _found_or_inserted(columns: Mapping[str, Any], calls: Sequence[Call]) -> "list[OneOffJob]":
@@ -257,9 +257,10 @@ def _asked(alias: str, columns: Mapping[str, Any], batch: Sequence[Call]) -> "On
     conflict |= {"unique_fields": ["waiting_key"]} if target else {}
     one_offs().bulk_create([one_offs().model(**columns, **call._asdict()) for call in batch], **conflict)
     waiting = one_offs().filter(waiting_key__in=[call.unique_key for call in batch])
+    run_after = columns.get("run_after", DBNow())
     changes = {
         "asked": F("asked") + 1,
-        "run_after": Case(When(run_after__gt=columns["run_after"], then=columns["run_after"]), default=F("run_after")),
+        "run_after": Case(When(run_after__gt=run_after, then=run_after), default=F("run_after")),
         "priority": Greatest(F("priority"), Value(columns["priority"], SmallIntegerField())),
     }
     waiting.update(**changes)
@@ -287,12 +288,15 @@ def _batches(calls: Sequence[Call]) -> Iterator[list[Call]]:
         yield batch
 
 
-def _inserted(alias: str, columns: Mapping[str, Any], batch: Sequence[Call]) -> list[int]:
-    """The keys of the rows."""
+def _inserted(alias: str, columns: Mapping[str, Any], batch: Sequence[Call]) -> "list[OneOffJob]":
     rows = [one_offs().model(**columns, **call._asdict()) for call in batch]
-    if connections[alias].features.can_return_rows_from_bulk_insert:
+    is_told = connections[alias].features.can_return_rows_from_bulk_insert
+    if is_told:
         one_offs().bulk_create(rows)
     else:  # MySQL
         for row in rows:
             row.save(using=alias, force_insert=True)
-    return [row.pk for row in rows]
+    if is_told and not any(hasattr(value, "resolve_expression") for value in columns.values()):
+        return [in_utc(row) for row in rows]
+    found = one_offs().in_bulk([row.pk for row in rows])  # with what only the database knows
+    return [found[row.pk] for row in rows]

@@ -226,10 +226,10 @@ def test_in_a_snapshot_from_before_the_claim_it_is_a_second_one_or_an_error(mail
 
 
 def is_somebody_waiting() -> bool:
-    """Whether another transaction waits for a lock."""
+    """Whether another transaction waits for a lock, or inserts."""
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":
             cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
         else:
-            cursor.execute("SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'")
+            cursor.execute("SELECT count(*) FROM information_schema.processlist WHERE info LIKE 'INSERT INTO %'")
         return bool(cursor.fetchone()[0])

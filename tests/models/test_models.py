@@ -31,11 +31,13 @@ FIELDS: dict[type[Model], str] = {
     OneOffJob: """id job_name task_path args kwargs queue_name priority status run_after started_at finished_at
         version token attempt max_attempts backend exclusive hostname pid worker_ids result error error_class errors
         traceback origin
-        created_at requested_by stopped_by retried_slot suspect""",
+        created_at requested_by stopped_by retried_slot suspect unique_key asked waiting_key""",
     JobAlert: "id subject kind sent_at is_sent acknowledged_at acknowledged_until acknowledged_by reason",
     JobNote: "id job_name kind at by reason until first_slot last_slot number details",
     WorkerPass: "key queues hostname pid is_once first_seen_at seen_at gap release clock_error trouble",
 }
+#: The database sets them.
+OF_THE_DATABASE = {"created_at", "run_after"}
 TABLES: dict[type[Model], str] = {
     JobLock: "django_singlejob_joblock",
     JobStatus: "django_singlejob_jobstatus",
@@ -81,7 +83,11 @@ def test_the_fields_are_those_of_the_design(model: type[Model]) -> None:
 @each_model
 def test_only_a_column_that_was_added_later_has_a_default_in_the_database(model: type[Model]) -> None:
     """An older release still inserts rows during a deploy."""
-    added = {"OneOffJob": {"suspect"}, "JobRun": {"lock"}, "JobStatus": {"own_schedule", "own_time_zone"}}
+    added = {
+        "OneOffJob": {"suspect", "unique_key", "asked", *OF_THE_DATABASE},
+        "JobRun": {"lock"},
+        "JobStatus": {"own_schedule", "own_time_zone"},
+    }
     found = {field.name for field in model._meta.fields if field.has_db_default()}
     assert found == added.get(model.__name__, set())
 
@@ -100,7 +106,7 @@ def test_tables_and_indexes_have_these_names(model: type[Model]) -> None:
         constraints = connection.introspection.get_constraints(cursor, model._meta.db_table)
     named = {name: found["columns"] for name, found in constraints.items() if found["index"]}
     # PostgreSQL has a second index on a text key, for LIKE. MariaDB lists unique constraints as indexes too.
-    others = ("PRIMARY", "_pkey", "_like", "token", "subject_kind")
+    others = ("PRIMARY", "_pkey", "_like", "token", "subject_kind", "one_off_unique")
     assert {name: columns for name, columns in named.items() if not name.endswith(others)} == INDEXES[model]
 
 

@@ -844,13 +844,40 @@ OTHERS = (
         tests=(Witness("tests/locking/test_at_exit.py::test_what_another_thread_may_go_on_with_is_left_to_expire"),),
     ),
     Mutant(
+        name="one-off-claimed-before-the-commit",
+        breaks="A one-off is claimed although a transaction that has asked for it once more is open.",
+        edits=(Edit(ONE_OFFS, "if seen.unique_key and found.unlocked().first() is None:", "if False:"),),
+        tests=(
+            Witness(
+                "tests/contract/test_unique.py::test_what_a_transaction_has_asked_for_is_not_begun_before_its_commit",
+                ("postgresql", "mysql"),
+            ),
+        ),
+    ),
+    Mutant(
+        name="one-off-unique-although-begun",
+        breaks="A unique one-off that has begun, or was put back, still keeps a second one out of the queue.",
+        edits=(
+            Edit(
+                "django_singlejob/migrations/0001_initial.py",
+                """                                models.Q(("unique_key", ""), _negated=True),
+                                status="waiting",
+                                version=0,
+""",
+                """                                models.Q(("unique_key", ""), _negated=True),
+""",
+            ),
+        ),
+        tests=(Witness("tests/contract/test_unique.py::test_one_that_has_begun_does_not_count"),),
+    ),
+    Mutant(
         name="one-off-claimed-as-it-was",
         breaks="A one-off is claimed although its row has changed since it was seen.",
         edits=(
             Edit(
                 ONE_OFFS,
-                "self.waiting().filter(pk=seen.pk, version=seen.version).update(",
-                "self.filter(pk=seen.pk).update(",
+                "self.filter(pk=seen.pk, version=seen.version).still_waiting()",
+                "self.filter(pk=seen.pk)",
             ),
         ),
         tests=(

@@ -117,7 +117,7 @@ def test_its_lock_may_be_taken_over_by_then_without_a_pause() -> None:
         job_lock("a-lock") as successor,
     ):
         successor.check()
-    assert time.monotonic() - begun_at < 10  # its holder is watched for 20 seconds
+    assert time.monotonic() - begun_at < 20  # its holder is watched for 20 seconds
 
 
 def test_another_server_holds_its_lock_all_the_same() -> None:
