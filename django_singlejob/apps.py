@@ -79,6 +79,8 @@ def _notifying(name: str) -> Callable[..., None]:
 ROOMS = {
     "lane": "django_singlejob.tasks.lane.lane",
     "one_off_steps": "django_singlejob.tasks.one_offs.one_off_steps",
+    "insert_unique": "django_singlejob.tasks.unique.insert_unique",
+    "insert_at_once": "django_singlejob.tasks.at_once.insert_at_once",
     "grant_at_once": "django_singlejob.single_statement.grant_at_once",
     "release_at_once": "django_singlejob.single_statement.release_at_once",
     "mark": "django_singlejob.monitoring.marks.mark",

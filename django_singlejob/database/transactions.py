@@ -180,14 +180,15 @@ def _transaction(alias: str, limits: AbstractContextManager[None]) -> Iterator[N
 
 
 @contextmanager
-def synchronous(alias: str) -> Iterator[None]:
+def synchronous(alias: str, *, is_statement: bool = False) -> Iterator[None]:
     """Make what the block writes durable when the block ends, whatever the role's settings. Inside the caller's own
-    transaction, durability is up to the caller."""
+    transaction, durability is up to the caller. ``is_statement``: the block sends one statement, and so it needs no
+    transaction around it."""
     connection = connections[alias]
     if connection.vendor != "postgresql" or connection.in_atomic_block or not _autocommits(connection):
         yield
         return
-    with transaction.atomic(using=alias), _limits(connection):
+    with nullcontext() if is_statement else transaction.atomic(using=alias), _limits(connection):
         yield
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, timedelta, tzinfo
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import Any, Literal, NamedTuple, get_args
 
 from django.conf import settings
@@ -171,12 +172,16 @@ class Job:
     def misfit(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
         """What is wrong with these arguments for the function. ``None`` if they fit, or if that cannot be known."""
         try:
-            inspect.signature(self.func).bind(*args, **kwargs)
+            self._signature.bind(*args, **kwargs)
         except TypeError as error:
             return cut(str(error), 200)
         except ValueError:  # a function written in C may have no signature
             return None
         return None
+
+    @cached_property
+    def _signature(self) -> inspect.Signature:
+        return inspect.signature(self.func)
 
     @property
     def description(self) -> str:
@@ -186,7 +191,7 @@ class Job:
     @property
     def signature(self) -> str:
         """How the function is called, for people: ``hourly_report(day, *, copies=1)``."""
-        return f"{getattr(self.func, '__name__', self.name)}{inspect.signature(self.func)}"
+        return f"{getattr(self.func, '__name__', self.name)}{self._signature}"
 
     @property
     def is_async(self) -> bool:

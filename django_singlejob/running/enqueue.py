@@ -6,37 +6,34 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from asgiref.sync import sync_to_async
 from django.db import Error, connections, transaction
-from django.db.models import Case, F, SmallIntegerField, Value, When
-from django.db.models.functions import Greatest
 from django.utils import timezone
 
 from django_singlejob.conf import quoted
-from django_singlejob.database import errors, transactions
+from django_singlejob.database import transactions
 from django_singlejob.database.unusable import refusal
 from django_singlejob.exceptions import InvalidOrder
 from django_singlejob.jobs.names import NAME_LENGTH, is_queue_name
 from django_singlejob.models.one_offs import PRIORITIES, one_offs
 from django_singlejob.models.rows import in_utc
-from django_singlejob.process.clock import YEARS, DBNow, storable
+from django_singlejob.process import rooms
+from django_singlejob.process.clock import YEARS, storable
 from django_singlejob.running.values import JSON_LENGTH, Unstorable, stored_arguments
 
 if TYPE_CHECKING:
     from django_singlejob.models import OneOffJob
-    from django_singlejob.models.one_offs import OneOffJobQuerySet
 
 # A call's positional and keyword arguments.
 AnyCall: TypeAlias = tuple[Sequence[Any], Mapping[str, Any]]
 Misfit: TypeAlias = Callable[[Sequence[Any], Mapping[str, Any]], str | None]
 
+#: Inserts rows in a room's own way, and returns them; ``None``: the portable way has to.
+Insert: TypeAlias = "Callable[[str, Mapping[str, Any], Sequence[Call]], list[OneOffJob] | None]"
 # A statement with more rows is hardly faster, and blocks others for longer.
 MOST_ROWS = 1000
-# How many times to try if other callers are in the way.
-TRIES = 3
 
 
 class Call(NamedTuple):
@@ -224,56 +221,22 @@ def insert(columns: Mapping[str, Any], calls: Sequence[Call]) -> "list[OneOffJob
     """
     if not calls:
         return []
-    if calls[0].unique_key:
-        return _found_or_inserted(columns, calls)
-    alias, batches = transactions.alias(), list(_batches(calls))
+    alias, batches = transactions.alias(), list(in_batches(calls))
+    ask: Insert | None = rooms.find("insert_unique" if calls[0].unique_key else "insert_at_once")
+    if ask and (rows := ask(alias, columns, calls)):
+        return rows
     all_or_none = transaction.atomic(using=alias, savepoint=len(batches) > 1)
-    with _closed_if_lost(alias), transactions.synchronous(alias), all_or_none:
+    with closed_if_lost(alias), transactions.synchronous(alias), all_or_none:
         return [row for batch in batches for row in _inserted(alias, columns, batch)]
 
 
-def _found_or_inserted(columns: Mapping[str, Any], calls: Sequence[Call]) -> "list[OneOffJob]":
-    """A row that waits, untouched, for each ``unique_key``."""
-    alias = transactions.alias()
-    # Sorted: two callers that need the same rows do not wait for each other.
-    distinct = sorted({call.unique_key: call for call in calls}.values(), key=attrgetter("unique_key"))
-    for number in range(1, TRIES + 1):
-        try:
-            with _closed_if_lost(alias), transactions.synchronous(alias), transaction.atomic(using=alias):
-                found = {row.unique_key: row for batch in _batches(distinct) for row in _asked(alias, columns, batch)}
-            return [found[call.unique_key] for call in calls]
-        except Error as error:
-            is_over = number == TRIES or connections[alias].in_atomic_block
-            if is_over or not errors.is_transient(error):
-                raise
-    raise AssertionError
-
-
-def _asked(alias: str, columns: Mapping[str, Any], batch: Sequence[Call]) -> "OneOffJobQuerySet":
-    # What waits already is written as it is, which locks the row: no worker begins it before the caller's commit, nor
-    # without what the caller has written. MySQL cannot name the index, but a new row violates no other one.
-    target = connections[alias].features.supports_update_conflicts_with_target
-    conflict: dict[str, Any] = {"update_conflicts": True, "update_fields": ["status"]}
-    conflict |= {"unique_fields": ["waiting_key"]} if target else {}
-    one_offs().bulk_create([one_offs().model(**columns, **call._asdict()) for call in batch], **conflict)
-    waiting = one_offs().filter(waiting_key__in=[call.unique_key for call in batch])
-    run_after = columns.get("run_after", DBNow())
-    changes = {
-        "asked": F("asked") + 1,
-        "run_after": Case(When(run_after__gt=run_after, then=run_after), default=F("run_after")),
-        "priority": Greatest(F("priority"), Value(columns["priority"], SmallIntegerField())),
-    }
-    waiting.update(**changes)
-    return waiting
-
-
-def _closed_if_lost(alias: str) -> AbstractContextManager[None]:
+def closed_if_lost(alias: str) -> AbstractContextManager[None]:
     """Unless it is the caller's transaction that is lost: that has its own end."""
     connection = connections[alias]
     return nullcontext() if connection.in_atomic_block else transactions.closed_if_lost(connection)
 
 
-def _batches(calls: Sequence[Call]) -> Iterator[list[Call]]:
+def in_batches(calls: Sequence[Call]) -> Iterator[list[Call]]:
     """The calls, in one part for each statement. A part has no more JSON than a single call may have, because servers
     limit the length of a statement."""
     batch, length = list[Call](), 0
@@ -288,15 +251,18 @@ def _batches(calls: Sequence[Call]) -> Iterator[list[Call]]:
         yield batch
 
 
+def _is_told(alias: str, columns: Mapping[str, Any]) -> bool:
+    """Whether the statement that inserts a row returns what only the database knows. It does not on MySQL, nor of an
+    expression."""
+    can_tell = connections[alias].features.can_return_rows_from_bulk_insert
+    return can_tell and not any(hasattr(value, "resolve_expression") for value in columns.values())
+
+
 def _inserted(alias: str, columns: Mapping[str, Any], batch: Sequence[Call]) -> "list[OneOffJob]":
     rows = [one_offs().model(**columns, **call._asdict()) for call in batch]
-    is_told = connections[alias].features.can_return_rows_from_bulk_insert
-    if is_told:
-        one_offs().bulk_create(rows)
-    else:  # MySQL
-        for row in rows:
-            row.save(using=alias, force_insert=True)
-    if is_told and not any(hasattr(value, "resolve_expression") for value in columns.values()):
-        return [in_utc(row) for row in rows]
+    if _is_told(alias, columns):
+        return [in_utc(row) for row in one_offs().bulk_create(rows)]
+    for row in rows:
+        row.save(using=alias, force_insert=True)
     found = one_offs().in_bulk([row.pk for row in rows])  # with what only the database knows
     return [found[row.pk] for row in rows]

@@ -24,7 +24,8 @@ def stored_arguments(args: Iterable[object], kwargs: Mapping[str, object]) -> tu
     stored_args = [as_stored(value, f"argument {number}") for number, value in enumerate(args)]
     stored_kwargs: dict[str, Any] = {}
     for name, value in kwargs.items():
-        stored_kwargs |= as_stored({name: value}, f"argument {quoted(name)}")
+        is_simple = _is_simple(name) and _is_simple(value)
+        stored_kwargs |= {name: value} if is_simple else as_stored({name: value}, f"argument {quoted(name)}")
     _refuse_longer(json.dumps([stored_args, stored_kwargs]), "the arguments together have")
     return stored_args, stored_kwargs
 
@@ -70,12 +71,21 @@ def _is_plain(value: object) -> bool:
 def as_stored(value: object, whose: str) -> Any:
     """The value in JSON's own types, like Django's ``normalize_json``: bytes become text, mappings objects, and other
     sequences lists. Raises ``Unstorable``, whose message begins with ``whose`` value it is."""
+    if _is_simple(value):
+        return value
     try:
         text = json.dumps(_normalized(value), allow_nan=False)
         _refuse_longer(text, "it has")
         return json.loads(text, object_pairs_hook=_object, parse_int=_integer)
     except (TypeError, ValueError, ArithmeticError, RecursionError) as error:
         raise Unstorable(f"{whose} cannot be stored as JSON: {error}") from None
+
+
+def _is_simple(value: object) -> bool:
+    """Whether it comes back as it is, as most arguments do. Others are tried."""
+    if type(value) is str:
+        return len(value) < JSON_LENGTH // 10 and is_storable(value)
+    return value is None or type(value) is bool or (type(value) is int and abs(value) < 2**31)
 
 
 def _normalized(value: object, depth: int = 1) -> object:
