@@ -88,12 +88,12 @@ class Outcome:
     detail: str = ""
     slot: datetime | None = None
     next_slot: datetime | None = None
-    name: str = field(default="", repr=False, compare=False)
-    error: BaseException | None = field(default=None, repr=False, compare=False)
+    name: str = field(default="", compare=False)
+    error: BaseException | None = field(default=None, compare=False)
     lease: Lease | None = field(default=None, repr=False, compare=False)
     is_task: bool = field(default=False, repr=False, compare=False)
     is_logged: bool = field(default=False, repr=False, compare=False)
-    retry_in: timedelta | None = field(default=None, repr=False, compare=False)
+    retry_in: timedelta | None = field(default=None, compare=False)
 
     @cached_property
     def run(self) -> "JobRun | None":

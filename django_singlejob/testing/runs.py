@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from django_singlejob.conf import options
+from django_singlejob.database import transactions
 from django_singlejob.exceptions import JobTimeout, SingleJobError
 from django_singlejob.jobs.registry import Job
 from django_singlejob.jobs.schedule import MINUTE
@@ -26,22 +27,27 @@ if TYPE_CHECKING:
 
 def run_due(at: datetime | str | None = None) -> list[Outcome]:
     """Run what is due at this instant, or now: slots, one-offs and tasks, as one pass of a worker here does. Returns
-    the outcomes, in order: nothing that a job raises is raised, it is the ``error`` of an outcome.
+    the outcomes, in order: nothing that a job raises is raised, it is the ``error`` of an outcome. No URL is pinged.
 
     ``at`` is an aware datetime, or ISO 8601. The clocks move there as by ``travel``. A schedule that is new to the
     database is followed from a minute before, so that the slot of this minute is due; without ``at``, from now on.
 
-    Raises ``SingleJobError`` for another ``at``, if jobs are disabled, or if a module of jobs cannot be imported.
+    Raises ``SingleJobError`` for another ``at``, if jobs are disabled, or if a module of jobs cannot be imported, and
+    ``UnsafeTransaction`` inside a transaction.
     """
     discover()
+    transactions.refuse_open_transaction(transactions.alias(), is_of_job=True)
     if not options().enabled:
         raise SingleJobError("run_due() runs nothing while SINGLEJOB['ENABLED'] is False: override it in the test.")
-    if at is None:
-        return [*Worker(Plan(once=True)).work()]
-    instant = instant_of(at)
-    with travel(instant - MINUTE):
-        follow_code()
-    with travel(instant):
+    with ExitStack() as life:
+        for name in ("ping_start", "ping_end", "ping_death"):
+            # A monitor of production would take this for it.
+            life.enter_context(patch(f"django_singlejob.integrations.pings.{name}"))
+        if at is not None:
+            instant = instant_of(at)
+            with travel(instant - MINUTE):
+                follow_code()
+            life.enter_context(travel(instant))
         return [*Worker(Plan(once=True)).work()]
 
 

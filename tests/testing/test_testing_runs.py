@@ -14,6 +14,7 @@ from django_singlejob import (
     Reason,
     SingleJobError,
     UnknownJob,
+    UnsafeTransaction,
     raise_if_stopped,
     singleton_job,
 )
@@ -98,6 +99,28 @@ class TestRunDue:
             "report": "successful",
         }
         assert isinstance(outcomes["breaks"].error, ZeroDivisionError)
+
+    def test_what_was_raised_is_seen_in_the_message_of_a_failed_assertion(self) -> None:
+        def fail() -> None:
+            raise ValueError("no such customer")
+
+        singleton_job("broken", schedule="0 7 * * *", time_zone="Europe/Rome")(fail)
+        [outcome] = run_due(at=SEVEN)
+        assert "name='broken', error=ValueError('no such customer')" in repr(outcome)
+
+    def test_nobody_outside_hears_of_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        pings: list[Any] = []
+        monkeypatch.setattr("django_singlejob.integrations.pings._put", lambda ping, **_: pings.append(ping))
+        report = scheduled(ping_url="http://127.0.0.1:9/{name}")
+        assert [outcome.status for outcome in run_due(at=SEVEN)] == ["successful"]
+        assert pings == []
+        report()
+        assert len(pings) == 2
+
+    def test_it_needs_a_transaction_of_its_own(self) -> None:
+        scheduled()
+        with transaction.atomic(), pytest.raises(UnsafeTransaction):
+            run_due(at=SEVEN)
 
     def test_a_lock_that_is_held_is_left_alone_until_its_holder_has_died(self) -> None:
         scheduled()
