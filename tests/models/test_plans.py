@@ -115,9 +115,6 @@ QUESTIONS: dict[str, Callable[[], object]] = {
 def test_an_index_leads_to(question: str, request: pytest.FixtureRequest) -> None:
     for name in ("nightly", "hourly"):
         singleton_job(name)(lambda: None)
-    if connection.vendor == "sqlite" and question == "tasks":
-        reason = "to change rows by their keys it takes the index of their status"
-        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
     if question.startswith("what is due and") and not getattr(connection, "mysql_is_mariadb", True):
         reason = "MySQL sorts what has failed in the last hour"
         request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
