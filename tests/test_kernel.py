@@ -72,16 +72,6 @@ def test_without_the_rooms_around_it_all_that_a_lock_a_slot_and_a_one_off_are_ho
         (folder / "django_singlejob" / "apps.py").write_text(APP)
         quiet = ["-p", "no:cacheprovider", "-p", "no:singlejob"]  # the plugin is in a room
         options = ["-m", "pytest", "-q", *quiet, "--database", connection.vendor]
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "-p",
-            "no:singlejob",
-            "--database",
-            connection.vendor,
-        ]
         for tests in [[*contract, "-m", "not slow"], ["tests/test_kernel.py", "-k", "not without_the_rooms"]]:
             status, output = run(folder, [*options, *tests])
             assert (status, "skipped" in output) == (0, False), output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -45,7 +46,7 @@ def ran() -> int:
     return sum(outcome.refusal is None for outcome in ticked())
 
 
-def asked() -> list[tuple[Any, int, str]]:
+def asked_for() -> list[tuple[Any, int, str]]:
     return [*one_offs().order_by("pk").values_list("args", "asked", "status")]
 
 
@@ -57,7 +58,7 @@ def test_a_second_request_returns_the_one_that_waits(mail: Any, calls: list[Any]
     first, again = once.enqueue(1, language="it"), once.enqueue(1, language="it")
     assert (again.pk, again.asked, again.version) == (first.pk, 2, 0)
     assert once.enqueue(2).pk != first.pk
-    assert asked() == [([1], 2, "waiting"), ([2], 1, "waiting")]
+    assert asked_for() == [([1], 2, "waiting"), ([2], 1, "waiting")]
     assert ran() == 2
     assert calls == [((1,), {"language": "it"}), ((2,), {})]
 
@@ -66,7 +67,7 @@ def test_a_second_request_returns_the_one_that_waits(mail: Any, calls: list[Any]
 def test_a_text_stands_for_the_arguments(mail: Any, text: str) -> None:
     once = mail.using(unique=text)
     assert once.enqueue(1).pk == once.enqueue(2).pk == mail.using(unique=text, priority=1).enqueue(3).pk
-    assert asked() == [([1], 3, "waiting")]
+    assert asked_for() == [([1], 3, "waiting")]
     assert text in one_offs().get().unique_key
 
 
@@ -96,7 +97,7 @@ def test_many_are_enqueued_with_one_row_for_equal_calls(mail: Any) -> None:
     rows = mail.using(unique=True).enqueue_many([((number,), {}) for number in (3, 1, 2, 1)])
     assert [row.args for row in rows] == [[3], [1], [2], [1]]
     assert rows[1].pk == rows[3].pk
-    assert sorted(asked()) == [([1], 1, "waiting"), ([2], 1, "waiting"), ([3], 2, "waiting")]
+    assert sorted(asked_for()) == [([1], 1, "waiting"), ([2], 1, "waiting"), ([3], 2, "waiting")]
 
 
 @pytest.mark.parametrize("unique", ["", "a,b", " a", "a\0", "\ud800", "a" * 201, 1, None])
@@ -151,7 +152,18 @@ def test_whatever_has_touched_it_a_second_one_waits_beside_it(mail: Any, touch: 
 def test_of_twenty_threads_all_get_the_same_row(mail: Any) -> None:
     found = all_at_once([lambda: mail.using(unique="a").enqueue(1).pk] * 20)
     assert len(set(found)) == 1
-    assert asked() == [([1], 20, "waiting")]
+    assert asked_for() == [([1], 20, "waiting")]
+
+
+def test_those_of_many_are_asked_for_in_one_order(mail: Any) -> None:
+    calls = [((number,), {}) for number in range(20)]
+
+    def enqueue(some: Any) -> None:
+        with transaction.atomic():
+            mail.using(unique=True).enqueue_many(some)
+
+    all_at_once([partial(enqueue, calls[::step]) for step in (1, -1)] * 4)
+    assert {asked for _args, asked, _status in asked_for()} == {8}
 
 
 @locks_rows
@@ -162,7 +174,7 @@ def test_if_the_first_is_rolled_back_the_second_waits_for_that_and_has_a_row(mai
         eventually(is_somebody_waiting)
         transaction.set_rollback(True)
     assert second.result(PATIENCE).args == [2]
-    assert asked() == [([2], 1, "waiting")]
+    assert asked_for() == [([2], 1, "waiting")]
 
 
 @locks_rows
