@@ -156,7 +156,7 @@ def test_of_twenty_threads_all_get_the_same_row(mail: Any) -> None:
 
 
 def test_those_of_many_are_asked_for_in_one_order(mail: Any) -> None:
-    calls = [((number,), {}) for number in range(20)]
+    calls: list[Any] = [((number,), {}) for number in range(20)]
 
     def enqueue(some: Any) -> None:
         with transaction.atomic():
