@@ -320,7 +320,9 @@ class Acquisition:
                 return RACED
             if not grant.claim():
                 transactions.roll_back(self._alias)
-                return Refusal(Reason.ALREADY_RAN)
+                # A unique one is due once more after the commit of a transaction that has asked for it.
+                is_unique = self.request.one_off is not None and self.request.one_off.unique_key
+                return Refusal(Reason.NOT_DUE if is_unique else Reason.ALREADY_RAN)
             if grant.entry:
                 grant.entry.begin(history)
             self._doubt(grant)

@@ -12,7 +12,7 @@ import json
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
-from django.db import connections, models
+from django.db import connections, models, transaction
 from django.db.models import Case, F, Q, Subquery, TextField, Value, When
 from django.db.models.functions import Concat, Greatest, Lower, Right
 from django.utils.translation import gettext_lazy as _
@@ -130,6 +130,11 @@ class OneOffJobQuerySet(AttemptQuerySet["OneOffJob"]):
     def next_due(self, until: datetime | None = None) -> OneOffJob | None:
         """The next to run, with ``now``: the highest priority first, then the one that has been due the longest."""
         return next(iter(self._first_due(1, until)), None)
+
+    def next_unlocked(self, until: datetime | None = None) -> OneOffJob | None:
+        """The same, of those that no other transaction has locked."""
+        with transaction.atomic(using=self.db):
+            return next(iter(self._first_due(1, until, in_turn=True)), None)
 
     def _first_due(self, most: int, until: datetime | None, *, in_turn: bool = False) -> list[OneOffJob]:
         # One priority after the other, each found by an index. In a single query, the database would read past all

@@ -104,7 +104,9 @@ class SingleJobBackend(BaseTaskBackend):
         Raises ``InvalidOrder``, naming the call and the argument, if one cannot be stored, and ``InvalidTask``.
         """
         order = self._order(task, unique)
-        return [self._enqueued(task, row) for row in order.enqueue_many(calls)]
+        rows = order.enqueue_many(calls)
+        found = {pk: self._enqueued(task, row) for pk, row in {row.pk: row for row in rows}.items()}
+        return [found[row.pk] for row in rows]
 
     async def aenqueue_many(
         self, task: Task[..., Any], calls: Iterable[AnyCall], *, unique: bool = False

@@ -202,17 +202,16 @@ class DueOneOffs:
         self._unknown: set[str] = set()
         #: One-offs of a job that only MySQL finds: it ignores case when it compares names.
         self._misnamed: set[int] = set()
-        #: One-offs that could not be claimed since the last look.
-        self._refused: set[int] = set()
+        #: Whether to leave out those that others have locked, until the next look.
+        self._passes_locked = False
 
     def look(self) -> None:
         """Ask again for those of any job."""
-        self.may_be_due = True
-        self._refused.clear()
+        self.may_be_due, self._passes_locked = True, False
 
-    def pass_by(self, row: "OneOffJob") -> None:
-        """Leave it out until the next look: a transaction that has asked for it once more may be open."""
-        self._refused.add(row.pk)
+    def pass_locked(self) -> None:
+        """Leave out those that are locked: a transaction that has asked for one once more may be open."""
+        self._passes_locked = True
 
     def ask_again(self, names: AbstractSet[str]) -> None:
         """Ask for those of these jobs before the next look: each has ended, or waited for the lock of one that has."""
@@ -237,13 +236,17 @@ class DueOneOffs:
             # Almost always the first one is of a known job, and thousands of names need not be listed.
             strangers = {name for name in self._unknown if not registry.is_known(name)} | elsewhere()
             rows = one_offs().exclusive().in_queues(self._queues).exclude(job_name__in=left_out | strangers)
-            row = rows.exclude(pk__in=self._misnamed | self._refused).next_due(until)
+            row = self._next_of(rows, until)
             if row is None or registry.is_known(row.job_name):
                 return row
             self._unknown |= unknown_jobs(self._queues, self._unknown)
         # A job may have many one-offs, and the database would read past them all each time that one finishes.
         rows = exclusive(self._queues, left_out, None if self.may_be_due else self._to_ask)
-        return rows.exclude(pk__in=self._misnamed | self._refused).next_due(until)
+        return self._next_of(rows, until)
+
+    def _next_of(self, rows: "OneOffJobQuerySet", until: datetime | None) -> "OneOffJob | None":
+        rows = rows.exclude(pk__in=self._misnamed)
+        return rows.next_unlocked(until) if self._passes_locked else rows.next_due(until)
 
 
 def exclusive(

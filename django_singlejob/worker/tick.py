@@ -220,8 +220,11 @@ class Tick:
         may_be_due = self._left_out.end(job)
         self._begun -= job is PRUNING or reason is not None
         # If another process holds the lock, it goes on with what is due under it.
-        self._ended += reason not in _OTHERS_TURN
-        if reason in _OTHERS_TURN:
+        is_passed_by = run.one_off is not None and reason == Reason.NOT_DUE
+        self._ended += reason not in _OTHERS_TURN and not is_passed_by
+        if is_passed_by:
+            self._one_offs.pass_locked()
+        elif reason in _OTHERS_TURN:
             self._left_out.add(Why.HELD, jobs=[job.name], locks=[job.lock])
         elif reason == Reason.NOT_BEGUN:
             may_be_due.add(job.name)
@@ -232,8 +235,6 @@ class Tick:
             self._slots.ask_again(job.name)
         elif not _concerns_only_this(run, reason):
             self._left_out.add(Why.REFUSED, jobs=[job.name])  # other jobs may still use its lock
-        elif run.one_off:
-            self._one_offs.pass_by(run.one_off)
         self._one_offs.ask_again(may_be_due)
 
 

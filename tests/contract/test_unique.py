@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
+from django.core.management import call_command
 from django.db import Error, connection, transaction
 
 from django_singlejob import singleton_job
 from django_singlejob.exceptions import InvalidOrder
 from django_singlejob.models.one_offs import one_offs
-from tests.contract.acts import HOUR, all_at_once, ask, in_thread, is_free, ticked
+from tests.contract.acts import HOUR, MINUTE, all_at_once, ask, in_thread, is_free, ticked
 from tests.databases import APPS
 from tests.waiting import PATIENCE, eventually
 
@@ -192,13 +193,28 @@ def test_what_a_transaction_has_asked_for_is_not_begun_before_its_commit(
 
 
 @locks_rows
+def test_meanwhile_others_are_enqueued_and_run(calls: list[Any], elsewhere: Elsewhere) -> None:
+    mail = singleton_job("mail", min_interval=MINUTE)(lambda *args: calls.append(args))
+    other = singleton_job("other")(lambda *args: calls.append(args))
+    once = mail.using(unique=True, priority=1)
+    few: list[Any] = [((number,), {}) for number in range(5)]
+    waiting = once.enqueue_many(few)
+    with transaction.atomic():
+        assert once.enqueue_many(few) == waiting
+        for act in (mail.enqueue, mail.using(unique="b").enqueue, other.enqueue):
+            elsewhere(act, "new").result(PATIENCE)
+        elsewhere(call_command, "singleton_worker", drain=True, verbosity=0).result(PATIENCE)
+    assert calls == [("new",), ("new",)]
+
+
+@locks_rows
 def test_nor_if_it_is_locked_between_the_look_and_the_claim(mail: Any, elsewhere: Elsewhere) -> None:
     waits = mail.using(unique="a").enqueue()
     seen = one_offs().get(pk=waits.pk)
     with transaction.atomic():
         mail.using(unique="a").enqueue()
         refused = elsewhere(ask, "mail", job_name="mail", trigger="one_off", one_off=seen).result(PATIENCE)
-        assert refused.reason == "already_ran"
+        assert refused.reason == "not_due"
     assert is_free("mail")
     assert ran() == 1
 
