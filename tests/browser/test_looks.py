@@ -82,7 +82,7 @@ def test_a_page_looks_well(stage: Stage, superuser: User, picture: Picture, name
 def test_so_does_the_form_of_a_pause(stage: Stage, superuser: User, picture: Picture) -> None:
     furnish()
     page = stage.visit(superuser, PAGES["job"]())
-    page.get_by_role("button", name="Pause", exact=True).click()
+    page.get_by_role("button", name="Pause…", exact=True).click()
     expect(page.get_by_label("Reason")).to_be_visible()
     looks_well(page, "pause", picture)
 

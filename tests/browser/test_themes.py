@@ -93,7 +93,7 @@ def invoice(status: str) -> OneOffJob:
 #: The page of each button.
 BUTTONS: dict[str, Address] = {
     "Run now": lambda: page_of("jobstatus", "newsletter"),
-    "Pause": lambda: page_of("jobstatus", "newsletter"),
+    "Pause…": lambda: page_of("jobstatus", "newsletter"),
     "Resume": lambda: page_of("jobstatus", "thumbnails"),
     "Clear its stale lock…": lambda: page_of("jobstatus", "backup"),
     "Clear…": lambda: page_of("joblock", "backup"),
@@ -202,15 +202,15 @@ def test_the_buttons_do_what_they_say(themed: Stage, superuser: User) -> None:
     page = themed.visit(superuser, "/admin/")
     for name, says in {
         "Run now": "The job newsletter waits for a worker",
-        "Pause": "The job newsletter is paused",
+        "Pause…": "The job newsletter is paused",
         "Resume": "The job thumbnails is no longer paused",
         "Cancel": "",
         "Run again": "",
     }.items():
         page.goto(BUTTONS[name]())
         button(page, name).click()
-        if name == "Pause":
-            button(page, name).click()  # it asks until when first
+        if name == "Pause…":
+            button(page, "Pause").click()  # it asks until when first
         expect(page.locator("body")).to_contain_text(says)
     paused = JobStatus.objects.filter(paused=True)
     assert list(paused.values_list("name", flat=True)) == ["newsletter"]

@@ -114,6 +114,8 @@ def insert(model: type[models.Model], values: dict[str, Any]) -> None:
         values = {"token": uuid4(), **values}
     if model.__name__ == "JobAlert":  # one row for each subject and kind
         model._base_manager.filter(subject=values["subject"], kind=values["kind"]).delete()
+    if values.get("unique_key"):  # of those that nobody has touched, one waits
+        values = {"version": 1, **values}
     if model.__name__ == "JobLock":
         last = NOW - timedelta(hours=1)
         values = {"heartbeat_at": last, "expires_at": last + SOON, **values}
