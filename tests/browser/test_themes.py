@@ -201,7 +201,7 @@ def test_the_buttons_do_what_they_say(themed: Stage, superuser: User) -> None:
     fall_silent("silent", SECOND)
     page = themed.visit(superuser, "/admin/")
     for name, says in {
-        "Run now": "The job newsletter waits for a worker",
+        "Run now": "The next free worker will run the job newsletter",
         "Pause…": "The job newsletter is paused",
         "Resume": "The job thumbnails is no longer paused",
         "Cancel": "",
