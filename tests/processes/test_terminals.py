@@ -313,9 +313,9 @@ STOPPED = "was stopped by its terminal, which it reads or changes in the backgro
 def test_a_job_that_asks_in_the_background_is_stopped_with_its_command_and_asks_again_in_the_foreground(
     shell: Shell,
 ) -> None:
+    shell.press("set -b\n")  # The shell says at once what has become of its jobs, not with its next prompt.
     shell.press(f"{sys.executable} -m django run_singleton asks_a_question --now &\n")
     shell.wait_for("name?")
-    shell.press("echo\n")
     shell.wait_for("Stopped")
     shell.press("fg; echo status=$?\n")
     shell.wait_for("run_singleton asks_a_question")
