@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
-from tests.overlap.faults import CUT_OFF
+from tests.overlap.faults import OF_THE_NETWORK
 from tests.overlap.judge import Judge
 from tests.overlap.report import ADDRESS
 from tests.overlap.trial import Trial
@@ -47,7 +47,7 @@ def begin(request: pytest.FixtureRequest, spawn: Spawn, judge: Judge, database_u
 
     def begin(body: str, command: str, fault: str = "", *, has_thread: bool) -> Trial:
         env = {"OVERLAP_THREAD": "1"} if has_thread else {}
-        proxy = request.getfixturevalue("proxy") if fault == CUT_OFF else None
+        proxy = request.getfixturevalue("proxy") if fault in OF_THE_NETWORK else None
         if proxy:
             env["DATABASE_URL"] = proxy.url(database_url)
         trial = Trial(spawn, judge, body, command, env, proxy)

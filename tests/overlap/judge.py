@@ -82,16 +82,28 @@ class Judge:
 
     def are_all_alive(self) -> bool:
         """Whether all that have reported are alive now."""
-        return self._alive_after(now()) == self._reported
+        return self.alive() == self._reported
+
+    def alive(self) -> list[Reported]:
+        return self._alive_after(now())
 
     def survivors(self) -> list[str]:
-        """What was alive when the successor had begun."""
+        """What was alive when the successor had begun, apart from strays."""
         (successor,) = self.reported("successor")
         return [
             f"{each.what} {each.pid}"
             for each in self._alive_after(successor.began_at + TOLERANCE)
-            if each.began_at < successor.began_at
+            if each.began_at < successor.began_at and each.what != "stray"
         ]
+
+    def last_death(self) -> float | None:
+        """When the last one died that began before the successor, strays left aside. `None` if one is alive."""
+        (successor,) = self.reported("successor")
+        looked_at = self._looked_at
+        last = max(
+            each.alive_at for each in self._reported if each.began_at < successor.began_at and each.what != "stray"
+        )
+        return last if last < looked_at - TOLERANCE else None
 
     def _alive_after(self, instant: float) -> list[Reported]:
         eventually(lambda: self._looked_at > instant)

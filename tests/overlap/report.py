@@ -15,7 +15,7 @@ ADDRESS = "OVERLAP_JUDGE"
 
 
 def report(what: str) -> None:
-    """Tell the judge that this process is a `body`, a `part` of one, or a `successor`."""
+    """Tell the judge that this process is a `body`, a `part` of one, a `stray` or a `successor`."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.sendto(f"{what} {time.clock_gettime(time.CLOCK_MONOTONIC)}".encode(), f"\0{os.environ[ADDRESS]}")
 

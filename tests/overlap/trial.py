@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from django_singlejob.models import JobLock
 from tests.overlap.bodies import BODIES, REPORT, SHELL, SHELL_COMMAND
-from tests.processes.witness import guard_of
+from tests.processes.witness import descendants, guard_of
 from tests.processes.workers import one_off
 from tests.waiting import eventually
 
@@ -19,24 +19,26 @@ if TYPE_CHECKING:
     from tests.overlap.judge import Judge
     from tests.proxy import Proxy
 
-COMMANDS = ["run_singleton", "singleton_worker"]
 #: The options for a shell command, which has no decorator.
 LEASE = ["--lease", "3"]
-#: Another command gets the lock of a dead holder within four thirds of a lease, three times as long on a busy machine.
-WAIT = ["--wait", "12"]
+#: Another command gets the lock of a dead holder within four thirds of a lease. But after ten leases, the database ends
+#: a fenced transaction of which nothing is heard.
+WAIT = ["--wait", "45"]
 
 
 class Trial:
     """
     Attributes:
         body: its name in `BODIES`.
-        command: which one of `COMMANDS` begins the run.
+        command: `run_singleton` or `singleton_worker`, which begins the run.
         env: the environment of that command, beyond that of all others.
         proxy: between that command and the database, if there is one.
         first: that command, which is the supervisor.
+        second: the other command, once it is started.
     """
 
     first: Child
+    second: Child | None = None
 
     def __init__(
         self, spawn: Spawn, judge: Judge, body: str, command: str, env: dict[str, str], proxy: Proxy | None
@@ -68,7 +70,9 @@ class Trial:
 
     def _has_begun(self) -> bool:
         assert self.first.poll() is None, self.first.output
-        return len(self.judge.reported("body")) == 1 and len(self.judge.reported("part")) == BODIES[self.body].parts
+        body = BODIES[self.body]
+        expected = {"body": 1, "part": body.parts, "stray": body.strays}
+        return all(len(self.judge.reported(what)) == number for what, number in expected.items())
 
     def end(self) -> None:
         """Kill what would not end with the first command."""
@@ -80,7 +84,7 @@ class Trial:
     def await_heartbeats(self, number: int = 1) -> None:
         """Wait until the supervisor has sent that many heartbeats, so that it is not in the middle of one."""
         sent = self._heartbeats()
-        eventually(lambda: self._heartbeats() >= sent + number)
+        eventually(lambda: self._heartbeats() >= sent + (0 if BODIES[self.body].is_fenced else number))
 
     def _heartbeats(self) -> int:
         return JobLock.objects.get(name=self.lock).heartbeats
@@ -96,11 +100,22 @@ class Trial:
         guard = guard_of(self.first)
         return guard if guard != other_than else 0
 
-    def succeed(self) -> None:
-        """Start the second command, and wait until its body has begun."""
+    def processes(self) -> list[int]:
+        """The first command, and all that it has started."""
+        started = descendants(self.first.pid)
+        return [self.first.pid, *started, *({each.pid for each in self.judge.alive()} - {*started})]
+
+    def start_successor(self) -> None:
+        """Start the second command, which waits for the lock."""
         words = ["successor", "--now", *WAIT]
         if self.body == SHELL:
             words = [self.lock, "--now", *WAIT, *LEASE, "--", *REPORT, "successor"]
-        second = self._spawn.command("run_singleton", *words)
-        assert second.finish() == 0, second.output
-        assert self.judge.reported("successor"), second.output
+        self.second = self._spawn.command("run_singleton", *words)
+
+    def succeed(self) -> None:
+        """Wait until the body of the second command has begun."""
+        if not self.second:
+            self.start_successor()
+        assert self.second
+        assert self.second.finish() == 0, self.second.output
+        assert self.judge.reported("successor"), self.second.output
