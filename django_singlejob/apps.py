@@ -1,18 +1,16 @@
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Any
 
 import django
 from django.apps import AppConfig
+from django.conf import settings
 from django.core.checks import CheckMessage, Tags, register
 from django.utils.module_loading import import_string
 from django.utils.translation import gettext_lazy as _
 
 from django_singlejob.process import rooms
-
-if django.VERSION >= (6, 0):
-    # This import registers Django's own check, which asks our backend. A project may import the module too late.
-    import django.tasks
 
 
 def _check(name: str) -> Callable[..., Sequence[CheckMessage]]:
@@ -117,5 +115,8 @@ class SingleJobConfig(AppConfig):
             rooms.add(name, path)
         for check, tags in CHECKS.items():
             register(check, *tags)
+        if django.VERSION >= (6, 0) and settings.is_overridden("TASKS"):
+            # It registers Django's own check, which asks our backend. The project may import it too late.
+            import_module("django.tasks")
         for receive, name in RECEIVERS.items():
             import_string(f"django_singlejob.signals.{name}").connect(receive)

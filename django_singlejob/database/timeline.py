@@ -13,17 +13,19 @@ lost. The holder may not know this yet, so the lock is not granted before the ho
 import logging
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from django.db import Error, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import BigIntegerField, Func
-from django.db.models.sql.compiler import SQLCompiler
 
 from django_singlejob.database import errors
 from django_singlejob.process.clock import local_now, since
 from django_singlejob.process.escaping import printable
 from django_singlejob.process.logs import about
+
+if TYPE_CHECKING:
+    from django.db.models.sql.compiler import SQLCompiler
 
 logger = logging.getLogger("django_singlejob")
 
@@ -53,12 +55,12 @@ class Timeline(Func):
     output_field = BigIntegerField()
 
     def as_sql(
-        self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, *_: Any, **__: Any
+        self, compiler: "SQLCompiler", connection: BaseDatabaseWrapper, *_: Any, **__: Any
     ) -> tuple[str, tuple[str | int, ...]]:
         return "0", ()
 
     def as_postgresql(
-        self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **_: Any
+        self, compiler: "SQLCompiler", connection: BaseDatabaseWrapper, **_: Any
     ) -> tuple[str, tuple[str | int, ...]]:
         return sql_on(connection.alias), ()
 

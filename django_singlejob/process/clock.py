@@ -10,13 +10,15 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import DateTimeField
 from django.db.models.functions import Now
-from django.db.models.sql.compiler import SQLCompiler
 from django.utils.timezone import get_default_timezone
+
+if TYPE_CHECKING:
+    from django.db.models.sql.compiler import SQLCompiler
 
 T = TypeVar("T")
 
@@ -36,7 +38,7 @@ class DBNow(Now):
     output_field = DateTimeField()
 
     def as_mysql(
-        self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **context: Any
+        self, compiler: "SQLCompiler", connection: BaseDatabaseWrapper, **context: Any
     ) -> tuple[str, tuple[str | int, ...]]:
         return "UTC_TIMESTAMP(6)", ()
 

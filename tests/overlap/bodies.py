@@ -271,7 +271,8 @@ class Body(NamedTuple):
         strays: how many more, which have left its group on purpose. Nothing ends them.
         has_python: whether Python runs in its process, as our code there needs.
         ends_well: whether the run is successful once the test lets it go on.
-        is_fenced: whether it keeps the row of its lock. It cannot be renewed then, and on SQLite nothing else.
+        is_fenced: whether it keeps the row of its lock, which nobody can renew then.
+        is_in_transaction: whether it has a transaction, in which SQLite lets nobody else write.
     """
 
     run: Callable[[], object]
@@ -280,6 +281,10 @@ class Body(NamedTuple):
     has_python: bool = True
     ends_well: bool = True
     is_fenced: bool = False
+    is_in_transaction: bool = False
+
+    def has_heartbeats(self) -> bool:
+        return not (self.is_fenced or (self.is_in_transaction and connection.vendor == "sqlite"))
 
 
 BODIES = {
@@ -319,8 +324,8 @@ BODIES = {
     "has closed its streams": Body(close_the_streams),
     "has no descriptor left": Body(have_no_descriptor_left),
     "waits for a query": Body(query, ends_well=False),
-    "is in a transaction": Body(be_in_a_transaction),
-    "is in a fenced transaction": Body(be_in_a_fenced_transaction, is_fenced=True),
+    "is in a transaction": Body(be_in_a_transaction, is_in_transaction=True),
+    "is in a fenced transaction": Body(be_in_a_fenced_transaction, is_fenced=True, is_in_transaction=True),
     "starts a group": Body(partial(start, *REPORT, "stray", process_group=0), strays=1),
     "starts a session": Body(partial(start, *REPORT, "stray", start_new_session=True), strays=1),
     "starts a daemon": Body(start_daemon, strays=1),
