@@ -147,7 +147,7 @@ def test_a_mail_is_tried(settings: Settings) -> None:
 @pytest.mark.usefixtures("a_failing_job")
 def test_what_is_wrong_is_acknowledged() -> None:
     said = StringIO()
-    (line,) = prompted(snippet("recipes/alerts.md", "Say that you know of it", "console"))
+    (line,) = prompted(snippet("recipes/alerts.md", "Acknowledge an alarm", "console"))
     call_command(*shlex.split(line.replace("hourly_report", "nightly"))[2:], stdout=said)
     assert said.getvalue().startswith("Acknowledged until ")
 
