@@ -201,17 +201,17 @@ TROUBLES: dict[str, Callable[[Shop], None]] = {
     "cron, or each worker, has stopped": cron_stops,
     "no worker serves a queue": a_queue_has_no_worker,
     "a job fails, or exceeds `max_runtime`": a_job_fails,
-    "deploys interrupt a job twice in a row": deploys_interrupt_a_job,
+    "a signal ends a job twice in a row": deploys_interrupt_a_job,
     "a server dies during a run": a_server_dies,
     "the database is away": the_database_goes_away,
 }
 
 
 def told() -> dict[str, list[set[str]]]:
-    """What the page tells that `health/`, Prometheus, the pings and Sentry show, by trouble."""
+    """What the page tells that `health/`, Prometheus, the pings and Sentry show, by trouble: all but the mails."""
     rows = table((DOCS / "recipes" / "alerts.md").read_text(), "Trouble")
     return {
-        row[0]: [{*names(cell)} | {word for word in ("silence", "event") if word in cell} for cell in row[1:]]
+        row[0]: [{*names(cell)} | {word for word in ("silence", "event") if word in cell} for cell in row[2:]]
         for row in rows
     }
 
