@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from django_singlejob.running.outcomes import SKIPPED, Outcome, Skipped
     from django_singlejob.tasks.retries import retried
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "SKIPPED",
