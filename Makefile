@@ -75,8 +75,8 @@ ROUNDS ?= 20
 green: $(INSTALLED)-test
 	$(PYTHON) -m tests.under_load --rounds $(ROUNDS) $(addprefix --at ,$(AT)) -- $(MAKE) test
 
-# What a lock is, and what the commands do, in a project with a thread, a hook and a connection.
-test-in-life: $(INSTALLED)-test
+# What a lock is, and what the commands do, in a project that has what real ones have: tests/life/everywhere.py.
+test-in-life: $(INSTALLED)-life
 	$(PYTEST) -n 4 --in-life tests/contract tests/processes --database sqlite
 	$(PYTEST) -n 4 --in-life tests/contract tests/processes --database postgresql
 

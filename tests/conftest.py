@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -101,9 +104,26 @@ def child_env(request: pytest.FixtureRequest, database_url: str, tmp_path: Path)
         "DJANGO_SETTINGS_MODULE": "tests.settings",
         "PYTHONPATH": str(ROOT),
         "PYTHONUNBUFFERED": "1",
-        # See tests/life/everywhere.py.
-        "SINGLEJOB_TEST_LIFE": str(tmp_path) if request.config.getoption("in_life") else "",
+        **(request.getfixturevalue("life_env") if request.config.getoption("in_life") else {}),
     }
+
+
+@pytest.fixture
+def life_env(life_server: str, tmp_path: Path) -> dict[str, str]:
+    """What makes a process one of a project that has what real ones have: see tests/life/everywhere.py."""
+    folder = tmp_path / "in-life"
+    folder.mkdir()
+    return {"SINGLEJOB_TEST_LIFE": str(folder), "SINGLEJOB_TEST_LIFE_SERVER": life_server}
+
+
+@pytest.fixture(scope="session")
+def life_server() -> Iterator[str]:
+    """The port of a server for what the libraries send. It is a process, because tests may fork this one."""
+    server = subprocess.Popen([sys.executable, "-m", "tests.life.server"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    with server, ExitStack() as end:
+        end.callback(server.terminate)
+        assert server.stdout
+        yield server.stdout.readline().strip()
 
 
 @pytest.fixture

@@ -11,8 +11,7 @@ import environ
 from tests.browser.policy import POLICY
 
 env = environ.Env()
-if env("SINGLEJOB_TEST_LIFE", default=""):
-    import tests.life.everywhere  # noqa: F401
+is_in_life = bool(env("SINGLEJOB_TEST_LIFE", default=""))
 
 SECRET_KEY = "only-for-tests"
 USE_TZ = True
@@ -85,6 +84,14 @@ elif isolation and database["ENGINE"] == "django.db.backends.postgresql":
     options["isolation_level"] = psycopg.IsolationLevel[isolation.upper().replace(" ", "_")]
 elif isolation:
     options["isolation_level"] = isolation
+
+if is_in_life:
+    from tests.life import everywhere
+
+    INSTALLED_APPS += everywhere.INSTALLED_APPS
+    ELASTIC_APM, CACHES, LOGGING = everywhere.ELASTIC_APM, everywhere.CACHES, everywhere.LOGGING
+    if database["ENGINE"] == "django.db.backends.postgresql":
+        options["pool"] = True
 
 DATABASES = {"default": database | {"TEST": {"NAME": test_name}}}
 
