@@ -133,7 +133,7 @@ class Leftovers:
             return False
         handlers = [*self._handlers, *(handler for logger in all_loggers().values() for handler in logger.handlers)]
         logs = {descriptor for handler in handlers if (descriptor := _of_log(handler))}
-        return any(map(_is_written_to, descriptors - {0, 1, 2} - logs - self._ours))
+        return any(map(_is_written_to, descriptors - {0, 1, 2} - logs - self._ours - _mapped(descriptors)))
 
     def _has_grown(self) -> bool:
         """Whether this process uses much more memory than after the first run. ``False`` if the system does not say."""
@@ -194,6 +194,23 @@ def _has_children() -> bool:
 def _of_log(handler: logging.Handler) -> int | None:
     with suppress(Exception):  # it may have no stream, or one of the project's own
         return int(handler.stream.fileno())  # type: ignore[attr-defined]
+    return None
+
+
+def _mapped(descriptors: set[int]) -> set[int]:
+    """Those whose files are written to through shared memory, where nothing is buffered, as the metrics of
+    prometheus_client are. Empty if the system does not say."""
+    with suppress(OSError):
+        lines = Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines()
+        mappings = [line.split(maxsplit=5) for line in lines]
+        paths = {fields[5] for fields in mappings if len(fields) == 6 and fields[1].startswith("rw-s")}
+        return {descriptor for descriptor in descriptors if _path_of(descriptor) in paths}
+    return set()
+
+
+def _path_of(descriptor: int) -> str | None:
+    with suppress(OSError):  # it was the directory's own
+        return os.readlink(f"{_DESCRIPTORS}/{descriptor}")  # noqa: PTH115  (it may be no path)
     return None
 
 

@@ -13,6 +13,8 @@ from tests.processes.witness import ends
 from tests.processes.workers import SETTINGS, enqueue
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.children import Child, Spawn
 
 pytestmark = [
@@ -117,3 +119,33 @@ def test_the_end_of_a_max_runtime_that_comes_after_the_body_interrupts_no_later_
 
 
 # --- a body that closes what is not its own
+
+
+# --- what keeps a file open, but buffers nothing
+
+COUNTS = """
+    import os, sys
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = os.environ["METRICS"]
+    from django.core.management import execute_from_command_line
+    from prometheus_client import Counter
+    from django_singlejob import singleton_job
+
+    orders = Counter("orders", "How many have come in.")
+
+    @singleton_job
+    def counts():
+        orders.inc()
+        return os.getpid()
+
+    execute_from_command_line(["manage.py", *sys.argv[1:]])
+    """
+
+
+def test_metrics_that_several_processes_count_keep_an_executor(spawn: Spawn, tmp_path: Path) -> None:
+    """Their files are open for writing, but are written to through shared memory."""
+    for _ in range(2):
+        enqueue("counts")
+    child = spawn.code(COUNTS, "singleton_worker", "--once", METRICS=str(tmp_path), **SETTINGS)
+    assert child.finish() == 0, child.output
+    first, second = OneOffJob.objects.values_list("result", flat=True)
+    assert first == second
