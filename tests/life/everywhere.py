@@ -30,7 +30,7 @@ SERVER = f"127.0.0.1:{os.environ['SINGLEJOB_TEST_LIFE_SERVER']}"
 
 # --- settings of Django
 
-INSTALLED_APPS = ["elasticapm.contrib.django", "tests.life.shop"]
+INSTALLED_APPS = ["elasticapm.contrib.django", "tests.life.shop", "tests.life.wrapper"]
 ELASTIC_APM = {
     "SERVICE_NAME": "shop",
     "SERVER_URL": f"http://{SERVER}",

@@ -407,7 +407,7 @@ def test_a_handler_that_raises_keeps_no_other_job_from_running(spawn: Spawn) -> 
                 if record.exc_info:
                     raise RuntimeError("this handler is broken")
 
-        logging.basicConfig(handlers=[Handler()])
+        logging.getLogger("django_singlejob").addHandler(Handler())
         execute_from_command_line(["django-admin", "singleton_worker", "--drain"])
     """,
         "singleton_worker",

@@ -15,4 +15,5 @@ class Command(BaseCommand):
         parser.add_argument("--drain", action="store_true")
 
     def handle(self, *, drain: bool, verbosity: int, **_: Any) -> None:
-        call_command("singleton_worker", interval=0.05, drain=drain, verbosity=verbosity)
+        mode = {"drain": True} if drain else {"interval": 0.05}
+        call_command("singleton_worker", verbosity=verbosity, **mode)
