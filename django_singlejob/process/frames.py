@@ -44,7 +44,7 @@ def own_frame(failure: BaseException, package: str = "") -> Frame | None:
     ``package``: the top-level package of the job. It is the project's own even if it is installed like any other.
     """
     frames = [Frame(each.filename, each.lineno or 0, each.name, each.line or "") for each in _frames(failure)]
-    own = [frame for frame in frames if _is_own(frame.path, package)]
+    own = [frame for frame in frames if is_own(frame.path, package)]
     return own[-1] if own else None
 
 
@@ -56,7 +56,8 @@ def _frames(failure: BaseException) -> list[FrameSummary]:
     return frames
 
 
-def _is_own(path: str, package: str) -> bool:
+def is_own(path: str, package: str = "") -> bool:
+    """Whether it is a file of the project's own code. ``package``: see ``own_frame``."""
     path = path.replace("\\", "/")
     if path.startswith("<"):  # no file: part of the interpreter, or made while it runs
         return False

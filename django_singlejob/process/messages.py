@@ -22,6 +22,7 @@ from django.db import connections
 from django_singlejob.process import received_signals
 from django_singlejob.process.calls import Calls
 from django_singlejob.process.clock import local_now, sleep
+from django_singlejob.process.frames import is_own
 from django_singlejob.process.logs import about, all_loggers
 from django_singlejob.signals import JobSignal
 
@@ -234,17 +235,27 @@ def _send(send: Callable[[], object]) -> None:
 
 def doing(thread: threading.Thread | None) -> str:
     """What the thread is doing, for people."""
-    names = [*_callers(sys._current_frames().get(thread.ident or 0) if thread else None)]
-    for (module, function), (caller, _) in pairwise(names):
-        if caller == "django.dispatch.dispatcher":
-            return f"{module}.{function}"
-        if module.startswith("django.db."):
+    frames = [*_callers(sys._current_frames().get(thread.ident or 0) if thread else None)]
+    for number, (frame, caller) in enumerate(pairwise(frames)):
+        if _module(caller) == "django.dispatch.dispatcher":
+            # A package, such as Sentry's, may have wrapped the receiver.
+            called = reversed(frames[: number + 1])
+            return _name(next((each for each in called if is_own(each.f_code.co_filename)), frame))
+        if _module(frame).startswith("django.db."):
             return "a database call"
-    return ".".join(names[0]) if names else ""
+    return _name(frames[0]) if frames else ""
 
 
-def _callers(frame: FrameType | None) -> Iterator[tuple[str, str]]:
-    """The modules and functions, the innermost first."""
+def _callers(frame: FrameType | None) -> Iterator[FrameType]:
+    """The frames, the innermost first."""
     while frame:
-        yield str(frame.f_globals.get("__name__")), frame.f_code.co_qualname
+        yield frame
         frame = frame.f_back
+
+
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__"))
+
+
+def _name(frame: FrameType) -> str:
+    return f"{_module(frame)}.{frame.f_code.co_qualname}"

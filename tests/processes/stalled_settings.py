@@ -49,5 +49,12 @@ def fail(**kwargs: Any) -> None:
     raise ZeroDivisionError
 
 
+if "SENTRY" in os.environ:
+    # It wraps each receiver. Without an address, it sends nothing. Each process of other tests would load it in vain.
+    import sentry_sdk
+    from sentry_sdk.integrations.django import DjangoIntegration
+
+    sentry_sdk.init(integrations=[DjangoIntegration()], auto_enabling_integrations=False)
+
 if "FAULT" in os.environ:
     connection_created.connect(fail)

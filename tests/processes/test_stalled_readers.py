@@ -252,10 +252,13 @@ def test_a_receiver_that_ends_its_thread_ends_nothing_else(spawn: Spawn) -> None
     assert "it is heard of" in child.output
 
 
-def test_a_second_signal_does_not_wait_for_a_receiver(start: Callable[..., Started], tmp_path: Path) -> None:
+@pytest.mark.parametrize("wrapped", [{}, {"SENTRY": "yes"}], ids=["plain", "wrapped by Sentry"])
+def test_a_second_signal_does_not_wait_for_a_receiver(
+    start: Callable[..., Started], tmp_path: Path, wrapped: dict[str, str]
+) -> None:
     alive = tmp_path / "alive"
     enqueue("quick")
-    child = start(*WORKER, "--alive", str(alive), is_full=False, RECEIVER=str(fifo(tmp_path, "receiver")))
+    child = start(*WORKER, "--alive", str(alive), is_full=False, RECEIVER=str(fifo(tmp_path, "receiver")), **wrapped)
     eventually(has_run("quick"))
     child.send_signals(2)
     eventually(child.has_ended)
