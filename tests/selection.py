@@ -172,7 +172,7 @@ BARE = {
     "contract/test_process.py::test_a_forked_child_that_ends_frees_nothing": "a fork of a program runs its hooks too",
     "processes/test_migrate.py::test_one_of_many_applies_what_is_pending": "a program of its own forks the commands",
     "processes/test_migrate.py::test_one_of_many_migrates_an_empty_database": "the same",
-    "processes/test_supervisor.py::test_a_failure_is_recorded_with_its_traceback_and_logged_once": "a console logs it too",
+    "processes/test_supervisor.py::test_a_failure_is_recorded_with_its_traceback_and_logged_once": "the log has it too",
     "processes/test_schedules.py::test_of_six_servers_that_fire_for_a_slot_at_once_one_runs_it": "each says `ready`",
 }
 

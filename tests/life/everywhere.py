@@ -12,7 +12,7 @@ import tempfile
 from logging.handlers import QueueHandler, QueueListener, RotatingFileHandler
 from pathlib import Path
 from queue import SimpleQueue
-from typing import IO, cast
+from typing import IO, Any, cast
 
 # Before prometheus_client is imported. The processes of a test share it.
 FOLDER = Path(os.environ["SINGLEJOB_TEST_LIFE"])
@@ -30,8 +30,8 @@ SERVER = f"127.0.0.1:{os.environ['SINGLEJOB_TEST_LIFE_SERVER']}"
 
 # --- settings of Django
 
-INSTALLED_APPS = ["elasticapm.contrib.django", "tests.life.shop", "tests.life.wrapper"]
-ELASTIC_APM = {
+INSTALLED_APPS: list[str] = ["elasticapm.contrib.django", "tests.life.shop", "tests.life.wrapper"]
+ELASTIC_APM: dict[str, str] = {
     "SERVICE_NAME": "shop",
     "SERVER_URL": f"http://{SERVER}",
     # It would ask the servers of clouds where it is.
@@ -39,8 +39,8 @@ ELASTIC_APM = {
     "METRICS_INTERVAL": "1s",
     "API_REQUEST_TIME": "1s",
 }
-CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
-LOGGING = {
+CACHES: dict[str, Any] = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
+LOGGING: dict[str, Any] = {
     "version": 1,
     "disable_existing_loggers": False,
     "handlers": {
