@@ -5,7 +5,7 @@ from typing import Any
 
 import django
 from django.apps import AppConfig
-from django.conf import settings
+from django.conf import global_settings, settings
 from django.core.checks import CheckMessage, Tags, register
 from django.utils.module_loading import import_string
 from django.utils.translation import gettext_lazy as _
@@ -115,7 +115,7 @@ class SingleJobConfig(AppConfig):
             rooms.add(name, path)
         for check, tags in CHECKS.items():
             register(check, *tags)
-        if django.VERSION >= (6, 0) and settings.is_overridden("TASKS"):
+        if django.VERSION >= (6, 0) and settings.TASKS != global_settings.TASKS:
             # It registers Django's own check, which asks our backend. The project may import it too late.
             import_module("django.tasks")
         for receive, name in RECEIVERS.items():

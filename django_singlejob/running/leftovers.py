@@ -133,7 +133,8 @@ class Leftovers:
             return False
         handlers = [*self._handlers, *(handler for logger in all_loggers().values() for handler in logger.handlers)]
         logs = {descriptor for handler in handlers if (descriptor := _of_log(handler))}
-        return any(map(_is_written_to, descriptors - {0, 1, 2} - logs - self._ours - _mapped(descriptors)))
+        written = {*filter(_is_written_to, descriptors - {0, 1, 2} - logs - self._ours)}
+        return bool(written and written - _mapped(written))
 
     def _has_grown(self) -> bool:
         """Whether this process uses much more memory than after the first run. ``False`` if the system does not say."""
