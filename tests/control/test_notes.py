@@ -66,6 +66,9 @@ def test_a_stop_is_noted() -> None:
 def test_a_lock_that_is_cleared_is_noted_and_one_that_is_taken_over_has_a_run() -> None:
     start_run()
     expire()
+    start_run()
+    assert not notes().exists()
+    expire()
     (lock,) = locks().survey()
     assert clear(lock, force=True, error="It was cleared.")
     assert (only(NoteKind.CLEARED).job_name, only(NoteKind.CLEARED).details) == ("nightly", lock.holder)

@@ -314,6 +314,12 @@ def test_a_dead_holder_is_no_cause_where_no_server_asked() -> None:
     assert answer(at=newest(job)).cause == Cause.NOBODY
 
 
+def test_nobody_knows_until_when_a_dead_holder_lived() -> None:
+    job = scheduled()
+    has_run(ago=2 * HOUR, took=None, slot=newest(job) - HOUR, status="running")
+    assert answer(at=newest(job)).cause == Cause.NOT_KNOWN
+
+
 def test_a_server_that_is_forgotten_may_have_asked() -> None:
     job = scheduled()
     has_run(ago=3 * HOUR, slot=newest(job) - 3 * HOUR)
@@ -561,6 +567,13 @@ def test_why_it_runs_or_does_not_now(happen: Callable[[], None], cause: Cause, t
     happen()
     found = answer()
     assert (found.cause, told in found.sentence) == (cause, True), found
+
+
+def test_while_a_worker_is_free_the_others_are_no_cause() -> None:
+    busy_workers()
+    take("django_singlejob.worker.2")
+    locks().filter(name="django_singlejob.worker.2").update(hostname="web-2")
+    assert answer().cause == Cause.NOT_KNOWN
 
 
 def test_where_nothing_is_enabled_it_says_so(settings: Settings) -> None:

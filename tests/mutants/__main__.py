@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from tests.databases import DATABASES
 from tests.mutants.copies import copied
-from tests.mutants.mutants import MUTANTS, SIMULATION
+from tests.mutants.mutant import SIMULATION
+from tests.mutants.mutants import MUTANTS
 from tests.mutants.verdicts import judge, problems_of_the_unchanged
 
 if TYPE_CHECKING:

@@ -13,16 +13,8 @@ import pytest
 from tests.children import ROOT
 from tests.databases import DATABASES
 from tests.mutants.copies import DoesNotApply, Edit, copied
-from tests.mutants.mutants import (
-    MUTANTS,
-    OF_THE_PROTOCOL,
-    REVERTED_REPAIRS,
-    SERVERS,
-    SIMULATION,
-    Mutant,
-    Simulation,
-    Witness,
-)
+from tests.mutants.mutant import SERVERS, SIMULATION, Mutant, Simulation, Witness
+from tests.mutants.mutants import MUTANTS, OF_THE_PROTOCOL, REVERTED_REPAIRS
 from tests.mutants.trials import CannotBeTried, Result, environment, result_of, results_in
 from tests.mutants.verdicts import is_noticed, judge
 from tests.simulation.scenarios import SCENARIOS

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from tests.mutants.copies import Edit
-    from tests.mutants.mutants import Simulation
+    from tests.mutants.mutant import Simulation
 
 # How long one test may take, and a whole run, in seconds.
 PATIENCE = 60

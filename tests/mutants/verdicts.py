@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tests.mutants.copies import DoesNotApply, copied
-from tests.mutants.mutants import SIMULATION, Simulation
+from tests.mutants.mutant import SIMULATION, Simulation
 from tests.mutants.trials import CannotBeTried, Result, check_soundness, results_in, violation_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from tests.mutants.mutants import Mutant
+    from tests.mutants.mutant import Mutant
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,7 +12,8 @@ from django_singlejob.models import JobLock, OneOffJob
 from tests.app.models import Counter
 from tests.databases import APPS
 from tests.processes.witness import ends
-from tests.processes.workers import SETTINGS, enqueue
+from tests.processes.workers import SETTINGS, all_are_done, end, enqueue
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -84,6 +87,39 @@ def test_the_lease_of_an_earlier_run_is_lost_and_touches_nothing_of_a_later_one(
     assert later == [process, "LeaseLost", "LeaseLost", "LeaseLost", "False", True, True]
     assert not Counter.objects.filter(name="by the first run").exists()
     assert not JobLock.objects.exists()
+
+
+# --- one that dies while it waits
+
+SAYS_ITS_PROCESS = """
+    import os, sys
+    from django.core.management import execute_from_command_line
+    from django_singlejob import singleton_job
+
+    @singleton_job
+    def says_its_process():
+        return os.getpid()
+
+    execute_from_command_line(["manage.py", *sys.argv[1:]])
+    """
+
+
+def test_one_that_dies_before_it_has_heard_its_order_costs_no_run(spawn: Spawn) -> None:
+    """Another one begins the run at once. It is not given back, to wait for a better time."""
+    enqueue("says_its_process")
+    child = spawn.code(SAYS_ITS_PROCESS, "singleton_worker", "--interval", "0.05", "--processes", "1", **SETTINGS)
+    eventually(all_are_done)
+    first = OneOffJob.objects.get().result
+    assert isinstance(first, int)
+    os.kill(first, signal.SIGSTOP)
+    enqueue("says_its_process")
+    eventually(JobLock.objects.filter(name="says_its_process", heartbeats__gt=0).exists)
+    os.kill(first, signal.SIGKILL)
+    eventually(all_are_done)
+    end(child)
+    assert OneOffJob.objects.order_by("-pk")[0].result != first
+    assert "has not begun" not in child.output
+    assert ends("says_its_process") == ["successful"] * 2
 
 
 # --- a signal that comes late

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.mutants.copies import copied
-from tests.mutants.mutants import REVERTED_REPAIRS, Simulation
+from tests.mutants.mutant import Simulation
+from tests.mutants.mutants import REVERTED_REPAIRS
 from tests.mutants.trials import violation_in
 from tests.simulation.campaign import theatre
 from tests.simulation.faults import ISOLATION, Fault
@@ -20,7 +21,7 @@ from tests.simulation.world import SERVERS
 if TYPE_CHECKING:
     from pytest_django import DjangoDbBlocker
 
-    from tests.mutants.mutants import Mutant
+    from tests.mutants.mutant import Mutant
 
 pytestmark = [pytest.mark.on_database("sqlite"), pytest.mark.timeout(300)]
 
