@@ -210,11 +210,12 @@ def test_taken_together_with_a_later_slot() -> None:
 
 
 def test_a_later_slot_that_was_run_by_hand_has_taken_none_with_it() -> None:
-    job = scheduled()
-    has_run(ago=5 * HOUR, slot=newest(job) - 5 * HOUR)
-    has_run(ago=MINUTE, slot=newest(job), trigger="manual")
-    assert answer(at=newest(job)).cause == Cause.RAN
-    assert answer(at=newest(job) - HOUR).cause == Cause.NOT_KNOWN
+    job: Any = singleton_job("nightly", schedule="* * * * *")(print)
+    slot = newest(job) - 10 * MINUTE
+    has_run(ago=HOUR, slot=slot - 30 * MINUTE)
+    has_run(ago=database_now() - slot - 2 * MINUTE, slot=slot + MINUTE, trigger="manual")
+    assert answer(at=slot + MINUTE).cause == Cause.RAN
+    assert answer(at=slot).cause == Cause.NOT_KNOWN
 
 
 def test_no_server_asked() -> None:

@@ -106,8 +106,8 @@ def test_one_that_asks_each_night_is_not_missed_in_the_morning() -> None:
 
 
 def test_one_that_asks_from_monday_to_friday_is_not_missed_on_sunday() -> None:
-    ask("web-1", ago=DAY)
-    ask("web-1", ago=2 * DAY + HOUR)
+    ask("web-1", ago=DAY, first=9 * DAY)
+    ask("web-1", ago=2 * DAY + HOUR, first=9 * DAY)
     assert silent() == []
 
 

@@ -75,12 +75,11 @@ OF_EXECUTORS = (
     Mutant(
         name="dead-executor-costs-the-run",
         breaks="A run whose process died while that waited for an order is given back, and not begun by another one.",
-        edits=(
-            Edit(SUPERVISOR, "was_idle=was_idle and not is_by_signal", "was_idle=False"),
-        ),
+        edits=(Edit(SUPERVISOR, "was_idle=was_idle and not is_by_signal", "was_idle=False"),),
         tests=(
             Witness(
-                "tests/processes/test_kept_executors.py::test_one_that_dies_before_it_has_heard_its_order_costs_no_run", ONCE
+                "tests/processes/test_kept_executors.py::test_one_that_dies_before_it_has_heard_its_order_costs_no_run",
+                ONCE,
             ),
         ),
     ),

@@ -177,10 +177,7 @@ OF_RETRIED_TASKS = (
         name="retried-as-often-as-it-may-die",
         breaks="A task has as many attempts as the settings allow for deaths, however many retries it wants.",
         edits=(Edit(BACKEND, "return max(most, retries.retries + 1) if retries else most", "return most"),),
-        tests=(
-            Witness(f"{RETRIED_TESTS}::test_it_waits_for_each_retry_twice_as_long_and_then_has_failed", WITH_TASKS),
-            Witness(f"{RETRIED_TESTS}::test_it_begins_as_often_as_deaths_or_retries_allow", WITH_TASKS),
-        ),
+        tests=(Witness(f"{RETRIED_TESTS}::test_it_begins_as_often_as_deaths_or_retries_allow", WITH_TASKS),),
     ),
     Mutant(
         name="retried-at-once",

@@ -344,10 +344,7 @@ OF_SERVERS = (
         name="on-by-the-whole-name",
         breaks="The first part of a host name does not count as a server's name.",
         edits=(Edit(REGISTRY, 'names = {hostname, hostname.partition(".")[0]}', "names = {hostname}"),),
-        tests=(
-            Witness(f"{ON_TESTS}::test_a_name_is_compared_with_the_host_name_and_with_its_first_part"),
-            Witness(f"{ON_TESTS}::test_no_slot_is_asked_for_elsewhere_and_none_is_lost"),
-        ),
+        tests=(Witness(f"{ON_TESTS}::test_a_name_is_compared_with_the_host_name_and_with_its_first_part"),),
     ),
     Mutant(
         name="seen-each-time",
