@@ -54,19 +54,6 @@ OF_EXECUTORS = (
         tests=(Witness(f"{LEAVES}[disables_logging]", ONCE),),
     ),
     Mutant(
-        name="executor-kept-without-its-descriptors",
-        breaks="The next run gets a process whose connection to its supervisor a body has closed.",
-        edits=(
-            Edit(
-                SERVING,
-                "if any(_file_of(number) != file for number, file in self._descriptors.items()):",
-                "if any(_file_of(number) is None for number in self._descriptors):",
-            ),
-        ),
-        tests=(Witness(f"{LEAVES}[closes_what_is_not_its_own]", ONCE),),
-        may_hang=True,
-    ),
-    Mutant(
         name="executor-kept-with-its-context",
         breaks="What a body sets for its context, such as a language, is there for the next one.",
         edits=(Edit(SERVING, "value = contextvars.copy_context().run(call)", "value = call()"),),
@@ -84,34 +71,13 @@ OF_EXECUTORS = (
         ),
     ),
     Mutant(
-        name="late-body-begins",
-        breaks="A body begins although its lease was lost while its process was loading.",
-        edits=(
-            Edit(
-                SERVING,
-                "if lease.lost or memory.reason or self._is_abandoned():",
-                "if self._is_abandoned():",
-            ),
-            Edit(
-                SERVING,
-                "        if self._memory is None or not self._memory.reason:\n            sys.exit()",
-                "        pass",
-            ),
-        ),
-        tests=(
-            Witness(
-                f"{NOT_BEGUN}::test_a_run_whose_lease_is_lost_while_its_process_loads_is_not_begun",
-                ONCE,
-            ),
-        ),
-    ),
-    Mutant(
         name="executor-of-another-release",
         breaks="A process of another version of the package carries out orders.",
         edits=(Edit(SERVING, "if invitation.version != django_singlejob.__version__:", "if not invitation.version:"),),
         tests=(
             Witness(
-                f"{NOT_BEGUN}::test_nor_is_a_run_begun_by_another_release[upgrade-This process has django-singlejob 9.0]",
+                f"{NOT_BEGUN}::"
+                "test_nor_is_a_run_begun_by_another_release[upgrade-This process has django-singlejob 9.0]",
                 ONCE,
             ),
         ),
@@ -133,18 +99,6 @@ OF_EXECUTORS = (
         breaks="A run that has not begun stays in the history.",
         edits=(Edit(RELEASE, "            history.write(partial(runs().forget, self._token))\n", ""),),
         tests=(Witness(f"{NOT_BEGUN}::test_a_slot_is_given_back_with_its_only_attempt", ONCE),),
-    ),
-    Mutant(
-        name="not-begun-after-a-stop",
-        breaks="A one-off that a user has stopped before it began is run later.",
-        edits=(
-            Edit(
-                SUPERVISOR,
-                "    if child.memory.reason == STOPPED:\n        return for_caller(exception_for(STOPPED, child.lease))\n",
-                "",
-            ),
-        ),
-        tests=(Witness(f"{NOT_BEGUN}::test_a_run_that_a_user_stops_meanwhile_is_not_given_back", ONCE),),
     ),
     Mutant(
         name="not-begun-for-want-of-a-process",
