@@ -1,12 +1,10 @@
-"""The mutants of executors: what they leave to the next run, how a run that has not begun is given back, and their
-guard."""
+"""The mutants of executors: what they leave to the next run, and how a run that has not begun is given back."""
 
 from __future__ import annotations
 
 from tests.mutants.copies import Edit
 from tests.mutants.mutant import ONCE, Mutant, Witness
 
-GUARDED = "django_singlejob/running/guarded.py"
 LEFTOVERS = "django_singlejob/running/leftovers.py"
 ONE_OFFS = "django_singlejob/models/one_offs.py"
 RELEASE = "django_singlejob/locking/release.py"
@@ -111,40 +109,5 @@ OF_EXECUTORS = (
             ),
         ),
         tests=(Witness(f"{NOT_BEGUN}::test_a_system_without_processes_is_no_failure_of_the_job", ONCE),),
-    ),
-    Mutant(
-        name="dead-guard-stays",
-        breaks="A guard that is killed is not replaced.",
-        edits=(
-            Edit(
-                GUARDED,
-                "extra=about())\n            self._guard = None\n",
-                "extra=about())\n",
-            ),
-        ),
-        tests=(
-            Witness(
-                "tests/processes/test_supervisor.py::"
-                "test_a_guard_that_is_killed_is_replaced_and_the_next_one_knows_the_runs",
-                ONCE,
-            ),
-        ),
-        may_hang=True,
-    ),
-    Mutant(
-        name="guard-told-too-late",
-        breaks="A guard hears of the runs only after its start, and so not if its supervisor is killed meanwhile.",
-        edits=(
-            Edit(GUARDED, "                while told:\n", "                while False:\n"),
-            Edit(GUARDED, "        for run in told:\n            self.tell(run)\n", ""),
-        ),
-        tests=(
-            Witness(
-                "tests/processes/test_supervisor.py::"
-                "test_a_guard_that_is_killed_is_replaced_and_the_next_one_knows_the_runs[holds the GIL in C]",
-                ONCE,
-            ),
-        ),
-        may_hang=True,
     ),
 )

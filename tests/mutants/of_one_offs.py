@@ -34,22 +34,6 @@ OF_UNIQUE_ONES = (
         ),
     ),
     Mutant(
-        name="unique-row-seen-is-there",
-        breaks="A request counts on a row that it has seen, although that has begun since.",
-        edits=(
-            Edit(
-                UNIQUE,
-                "if seen and of_these.update(**_changes(columns)) == len(seen):",
-                "if seen and of_these.update(**_changes(columns)) <= len(seen):",
-            ),
-        ),
-        tests=(
-            Witness(
-                f"{UNIQUE_TESTS}::test_in_a_snapshot_from_before_the_claim_it_is_a_second_one_or_an_error", ("mysql",)
-            ),
-        ),
-    ),
-    Mutant(
         name="unique-when-the-last-one-says",
         breaks="A request for later puts off the row that somebody needs sooner.",
         edits=(

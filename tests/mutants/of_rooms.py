@@ -76,13 +76,6 @@ OF_NOTES = (
         tests=(Witness(f"{NOTE_TESTS}::test_what_undoes_the_whole_transaction_is_told"),),
     ),
     Mutant(
-        name="note-waits-for-the-table",
-        breaks="A pause keeps the gate for as long as somebody has locked the table of notes.",
-        edits=(Edit(NOTES, '    if connection.vendor == "postgresql":\n', "    if False:\n"),),
-        tests=(Witness(f"{NOTE_TESTS}::test_a_table_of_notes_that_is_locked_holds_nothing_up", ("postgresql",)),),
-        may_hang=True,
-    ),
-    Mutant(
         name="note-as-it-was-typed",
         breaks="A reason is noted with characters that a database refuses.",
         edits=(Edit(NOTES, "printable(facts[name], length)", "facts[name][:length]"),),
@@ -292,6 +285,7 @@ OF_ALERTS = (
         breaks="A mail that no mail server took is tried again only the next day.",
         edits=(Edit(MAILS, "update(sent_at=DBNow() - (DAY - AGAIN_AFTER))", "update(sent_at=DBNow())"),),
         tests=(Witness(f"{MAIL_TESTS}::test_a_mail_that_no_server_takes_is_a_line_and_is_sent_later", ONCE),),
+        may_hang=True,
     ),
     Mutant(
         name="mail-of-what-is-acknowledged",
