@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 HERE = Path(__file__).parent
-MODEL = HERE / "protocol.pml"
+PROTOCOL = "protocol.pml"
 MEGABYTE = 1 << 20
 
 
@@ -29,6 +29,7 @@ class Configuration:
     Attributes:
         words: the macros, separated by spaces.
         expected: the property that must be violated; empty if all must hold.
+        file: the model.
         is_live: whether to look for cycles that break a property of liveness, under weak fairness.
         is_sampled: whether to keep three bits of each state instead of the state, so that some states are missed.
         is_short: whether the tests check it too.
@@ -39,6 +40,7 @@ class Configuration:
     name: str
     words: str
     expected: str = ""
+    file: str = PROTOCOL
     is_live: bool = False
     is_sampled: bool = False
     is_short: bool = False
@@ -82,7 +84,7 @@ class Verdict:
         )
 
 
-def build(words: str, folder: Path, *flags: str, model: Path = MODEL) -> Path:
+def build(words: str, folder: Path, *flags: str, model: Path = HERE / PROTOCOL) -> Path:
     """The path of a checker for this form of the model."""
     folder.mkdir(parents=True, exist_ok=True)
     macros = [f"-D{word}" for word in words.split()]
@@ -97,7 +99,7 @@ def check(configuration: Configuration, folder: Path) -> Verdict:
     """Check this form of the model."""
     storage = "-DBITSTATE" if configuration.is_sampled else "-DCOLLAPSE"
     kind = ["-DNFAIR=3"] if configuration.is_live else ["-DSAFETY"]
-    pan = build(configuration.words, folder, storage, *kind, f"-DMEMLIM={configuration.megabytes}")
+    pan = build(configuration.words, folder, storage, *kind, f"-DMEMLIM={configuration.megabytes}", model=HERE / configuration.file)
     options = ["-a", "-f"] if configuration.is_live else []
     options += ["-w30", "-k3"] if configuration.is_sampled else ["-w20"]
     report = limited([str(pan), "-m2000000", *options], folder, configuration.seconds)
@@ -159,7 +161,7 @@ _STEP = re.compile(r"^\s*(\d+):\s*proc\s+\d+ \((\w+):\d+\).*?\[(.*)\]$", re.MULT
 def _trail(configuration: Configuration, folder: Path) -> str:
     """The steps to the violation: each process, and the condition under which it went on."""
     macros = [f"-D{word}" for word in configuration.words.split()]
-    command = ["spin", "-t", "-p", "-k", f"{MODEL.name}.trail", *macros, str(MODEL)]
+    command = ["spin", "-t", "-p", "-k", f"{configuration.file}.trail", *macros, str(HERE / configuration.file)]
     steps: dict[str, str] = {}
     for number, process, condition in _STEP.findall(_run(command, folder).stdout):
         steps.setdefault(number, f"{number:>5} {process}: {condition.replace('&&1', '')}")
