@@ -140,7 +140,7 @@ clusters: $(INSTALLED)-test
 mutants: $(INSTALLED)-test
 	$(PYTHON) -m tests.mutants $(addprefix --database ,$(DATABASES)) $(addprefix --only ,$(MUTANTS))
 
-# All forms of the model of the protocol, which needs spin and gcc: about ten minutes.
+# All forms of the models of the protocol and of a run, which needs spin and gcc: about ten minutes.
 model: $(INSTALLED)-test
 	$(PYTHON) -m tests.model
 

@@ -1,4 +1,4 @@
-"""The protocol as a model in Promela, which spin checks exhaustively: ``protocol.pml`` says what is left out.
+"""Two models in Promela, which spin checks exhaustively: ``protocol.pml`` of the lock, ``runs.pml`` of one run.
 
-``python -m tests.model`` checks it in full, and ``--short`` in the form that the tests use.
+Each says what is left out. ``python -m tests.model`` checks all forms, and ``--short`` those that the tests use.
 """

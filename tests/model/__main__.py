@@ -1,4 +1,4 @@
-"""Checks every form of the model, and prints what spin found."""
+"""Checks every form of the models, and prints what spin found."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ parser.add_argument("--trails", action="store_true", help="print the steps to ea
 given = parser.parse_args()
 
 if lacks():
-    sys.exit(f"The model cannot be checked: {lacks()}.")
+    sys.exit(f"The models cannot be checked: {lacks()}.")
 if not any(given.only in configuration.name for configuration in ALL):
     parser.error(f"--only is a part of one of: {', '.join(configuration.name for configuration in ALL)}")
 is_as_expected = True

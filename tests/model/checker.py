@@ -1,4 +1,4 @@
-"""Has spin generate a checker for the model, compiles it, runs it, and reads its report."""
+"""Has spin generate a checker for a model, compiles it, runs it, and reads its report."""
 
 from __future__ import annotations
 
@@ -99,7 +99,14 @@ def check(configuration: Configuration, folder: Path) -> Verdict:
     """Check this form of the model."""
     storage = "-DBITSTATE" if configuration.is_sampled else "-DCOLLAPSE"
     kind = ["-DNFAIR=3"] if configuration.is_live else ["-DSAFETY"]
-    pan = build(configuration.words, folder, storage, *kind, f"-DMEMLIM={configuration.megabytes}", model=HERE / configuration.file)
+    pan = build(
+        configuration.words,
+        folder,
+        storage,
+        *kind,
+        f"-DMEMLIM={configuration.megabytes}",
+        model=HERE / configuration.file,
+    )
     options = ["-a", "-f"] if configuration.is_live else []
     options += ["-w30", "-k3"] if configuration.is_sampled else ["-w20"]
     report = limited([str(pan), "-m2000000", *options], folder, configuration.seconds)
@@ -132,7 +139,7 @@ def _run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
 def _verdict(configuration: Configuration, report: str, folder: Path) -> Verdict:
     violated = re.search(r"assertion violated \(?(\w+)", report)
     cycle = re.search(r"acceptance cycle", report)
-    named = re.search(r"ltl (\w+):", report)
+    named = re.search(r"never claim\s+\+ \((\w+)\)", report)
     found = violated[1] if violated else named[1] if cycle and named else ""
     is_cut_short = not re.search(r"errors: \d", report) or "not completed" in report or "too small" in report
     return Verdict(

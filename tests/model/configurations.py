@@ -1,4 +1,4 @@
-"""The forms in which the model is checked, and the mutants that must be caught."""
+"""The forms in which the models are checked, and the mutants that must be caught."""
 
 from __future__ import annotations
 
@@ -60,6 +60,46 @@ MUTANTS = (
     ),
 )
 
+RUNS = "runs.pml"
+ALONE = "no_body_lives_beside_a_successor"
+HALF = "what_is_half_written_is_not_read"
+
+RUNS_HOLD = (
+    Configuration("a run, with a main thread that may hang", "", file=RUNS),
+    Configuration("a run, with a prompt main thread", "PROMPT", file=RUNS, is_short=True),
+    Configuration("each run ends, with one fault", "PROMPT LEASE=1 FAULTS=1 LIVE", file=RUNS, is_live=True),
+)
+
+#: If supervisor and guard both fail between two heartbeats, nothing ends a body that holds the GIL.
+RUNS_LIMIT = Configuration(
+    "the limit: supervisor and guard fail", "PROMPT NO_EXCEPTION", ALONE, file=RUNS, is_short=True
+)
+
+RUN_MUTANTS = tuple(
+    Configuration(name, f"PROMPT {word}", expected, file=RUNS)
+    for name, word, expected in (
+        ("the guard kills too late", "M_GUARD_LATE", ALONE),
+        ("the guard ignores a stopped supervisor", "M_GUARD_IGNORES_STOPPED", ALONE),
+        ("a killed guard is not replaced", "M_GUARD_NOT_REPLACED", ALONE),
+        ("the guard is told after the order", "M_TOLD_LATE", ALONE),
+        ("SIGKILL is left to the guard", "M_WATCH_LEAVES_IT_TO_THE_GUARD", ALONE),
+        ("an executor without its own watch", "M_NO_OWN_WATCH", ALONE),
+        ("a body begins too late", "M_BEGINS_BLINDLY", ALONE),
+        ("released before the executor ends", "M_RELEASES_EARLY", ALONE),
+        ("given back while it may begin", "M_NOT_BEGUN_EARLY", "what_began_is_not_said_not_to_have_begun"),
+        ("begun once ordered", "M_BEGUN_WHEN_SENT", "what_is_said_to_have_begun_has_begun"),
+        ("the byte of the end before its length", "M_BYTE_BEFORE_LENGTH", "what_was_said_is_read"),
+        ("the length of the end first", "M_LENGTH_FIRST", HALF),
+        ("the byte of the order before the order", "M_BYTE_FIRST", HALF),
+    )
+) + tuple(
+    Configuration(name, f"PROMPT LEASE=1 FAULTS=1 LIVE {word}", "each_run_ends", file=RUNS, is_live=True)
+    for name, word in (
+        ("a start that hangs is not ended", "M_START_MAY_HANG"),
+        ("only the byte is waited for", "M_WAITS_FOR_THE_BYTE"),
+    )
+)
+
 #: Those that the tests check too: each takes a moment.
 SHORT = (
     "no gate",
@@ -70,10 +110,27 @@ SHORT = (
     "trust until",
     "a lost COMMIT taken",
     "the watch goes on",
+    "the guard ignores",
+    "a killed guard",
+    "SIGKILL is left",
+    "an executor without",
+    "a body begins too late",
+    "released before",
+    "given back while",
+    "begun once ordered",
+    "the byte of",
+    "the length of",
+    "a start that hangs",
+    "only the byte",
 )
 
 ALL = (
     *HOLD,
     LIMIT,
-    *(replace(each, name=f"mutant: {each.name}", is_short=each.name.startswith(SHORT)) for each in MUTANTS),
+    *RUNS_HOLD,
+    RUNS_LIMIT,
+    *(
+        replace(each, name=f"mutant: {each.name}", is_short=each.name.startswith(SHORT))
+        for each in (*MUTANTS, *RUN_MUTANTS)
+    ),
 )

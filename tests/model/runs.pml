@@ -6,17 +6,16 @@
    unless they are stopped; SIGKILL ends a process before the next tick; a guard starts within a tick. The supervisor's
    main thread does so only with PROMPT: it may hang in a driver.
 
-   Each step of a process may be its last: at any time, the supervisor is stopped, goes on or is killed, the guard too,
-   and the executor is killed. With FAULTS, this happens at most so often.
-
-   A body is one that heeds SIGTERM; a stubborn one, which heeds SIGKILL alone; a frozen one, which holds the GIL or is
-   stopped, so that its own watch does not run either; or one that hangs before it begins. It may be endless.
+   Before each step, the supervisor or the guard may be stopped, go on, or be killed, and the executor be killed; with
+   FAULTS at most so often. A body heeds SIGTERM; or is stubborn, and heeds SIGKILL alone; or frozen: it holds the GIL or
+   is stopped, so that its own watch does not run either; or it hangs before it begins.
 
    What is left out:
 
    * A heartbeat is one step, which the database may refuse. One whose answer is late lets the body end sooner.
    * Signals, time limits and stops by users end a body as a lost lease does, so only the latter is here. The main thread
-     may fail anywhere while it waits, which ends the run as well.
+     may fail anywhere while it waits, which ends the run as well. With LIVE, no heartbeat gets through from when a body
+     has no end: it would go on for ever. Then no executor has waited, either.
    * A success is not told from a failure, nor a success of an executor that is killed while it leaves from one before.
    * One run, one order: not the next run of the same executor, nor the worker's tasks, a shell command, a forked executor.
    * Not modelled: process groups and descendants, output, a suspended machine, clocks that differ, a process that SIGKILL
@@ -92,7 +91,11 @@ bool what_was_said_is_read = true;
 
 /* The exception: since the last heartbeat, supervisor and guard were both stopped or killed, and the body's own watch does
    not run. */
+#ifdef NO_EXCEPTION
+#define IS_EXCUSED false
+#else
 #define IS_EXCUSED (supervisor_failed && guard_failed && body == FROZEN)
+#endif
 
 inline judge() {
     no_body_lives_beside_a_successor = !(successor && LIVES && !IS_EXCUSED);
@@ -152,7 +155,9 @@ active proctype Supervisor() {
     :: d_step { IS_UP && at == PREPARE -> if :: guard == ABSENT -> guard = STARTING :: else fi; at = TAKE }
     :: d_step { IS_UP && at == TAKE ->
         x = IMPORTS; killed = 0; idle = 0; at = AFTER_TAKE }
+#ifndef LIVE
     :: d_step { IS_UP && at == TAKE && x == NO_ONE -> x = LISTENS; idle = 1; at = AFTER_TAKE }
+#endif
     :: d_step { IS_UP && at == TELL -> told = 1; at = AFTER_TELL }
     :: d_step { IS_UP && at == WRITE -> order = 1; at = AFTER_WRITE }
     :: d_step { IS_UP && at == SEND -> sent = 1; at = AFTER_SEND;
@@ -161,7 +166,7 @@ active proctype Supervisor() {
 #endif
         }
 
-    :: d_step { IS_UP && at == WAIT && !IS_OVER && age > 0 && !successor && IS_READY_TO_BEAT ->
+    :: d_step { IS_UP && at == WAIT && !IS_OVER && age > 0 && !successor && !endless && IS_READY_TO_BEAT ->
         age = 0; awake = 0; supervisor_failed = 0;
         if :: IS_GUARDED -> guard_failed = 0 :: else fi }
 #ifndef M_GUARD_NOT_REPLACED
@@ -213,12 +218,16 @@ active proctype Watch() {
         if :: IS_LATE -> kill() :: else fi
 #endif
         }
-#ifndef M_START_MAY_HANG
-    /* The start takes too long. */
-    :: d_step { WATCHES && IS_ALIVE && !killed && !begun -> kill() }
-#endif
     od
 }
+/* The same thread ends a start that takes too long. */
+#ifndef M_START_MAY_HANG
+active proctype Start() {
+    do
+    :: d_step { WATCHES && IS_ALIVE && !killed && !begun -> kill() }
+    od
+}
+#endif
 
 /* The executor: `_Server`. */
 #define CAN_GO_ON (body != UNKNOWN && body != HANGS)
@@ -341,6 +350,5 @@ active proctype Clock() {
 }
 
 #ifdef LIVE
-/* A body without an end may go on for as long as its lease is renewed. */
-ltl each_run_ends { <> (((recorded != NOTHING || successor) && !LIVES) || IS_EXCUSED) || (endless && <> begun && []<> (age == 0)) }
+ltl each_run_ends { <> (((recorded != NOTHING || successor) && !LIVES) || IS_EXCUSED) }
 #endif
