@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from textwrap import dedent
 
-from django.db import connection
+from django.db import Error, connection
 
 from tests.waiting import PATIENCE, eventually
 
@@ -77,6 +77,23 @@ def _is_alone() -> bool:
         cursor.execute(f"SELECT NOT EXISTS (SELECT 1 FROM {sessions[connection.vendor]})")
         (is_alone,) = cursor.fetchone()
     return bool(is_alone)
+
+
+def end_other_sessions() -> None:
+    """End every session with the test database on the server, except our own."""
+    if connection.vendor == "sqlite":
+        return
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            cursor.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+            return
+        cursor.execute("SELECT id FROM information_schema.processlist WHERE db = database() AND id <> connection_id()")
+        for (session,) in cursor.fetchall():
+            with suppress(Error):  # such as a heartbeat's, which has just ended by itself
+                cursor.execute("KILL %s", [session])
 
 
 class Spawn:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
+from tests.children import end_other_sessions
 from tests.overlap.faults import OF_THE_NETWORK
 from tests.overlap.judge import Judge
 from tests.overlap.report import ADDRESS
@@ -58,3 +59,4 @@ def begin(request: pytest.FixtureRequest, spawn: Spawn, judge: Judge, database_u
     yield begin
     for trial in trials:
         trial.end()
+    end_other_sessions()  # a server goes on with a query that nobody waits for

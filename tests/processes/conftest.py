@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
-from django.db import Error, connection
+
+from tests.children import end_other_sessions
 
 if TYPE_CHECKING:
     from tests.children import Child, Spawn
@@ -71,18 +71,4 @@ def call(spawn: Spawn) -> Call:
 @pytest.fixture
 def kill_connections() -> Act:
     """Ends every connection to this test's database except our own, on the server."""
-    return _kill_connections
-
-
-def _kill_connections() -> None:
-    with connection.cursor() as cursor:
-        if connection.vendor == "postgresql":
-            cursor.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
-            )
-            return
-        cursor.execute("SELECT id FROM information_schema.processlist WHERE db = database() AND id <> connection_id()")
-        for (connection_id,) in cursor.fetchall():
-            with suppress(Error):  # such as a heartbeat's, which has just ended by itself
-                cursor.execute("KILL %s", [connection_id])
+    return end_other_sessions
