@@ -61,14 +61,14 @@ _RENEW_BY_SAVE = """        row = self.filter(name=name, token=token).first()
 _NOW = """    output_field = DateTimeField()
 
     def as_mysql(
-        self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **context: Any
+        self, compiler: "SQLCompiler", connection: BaseDatabaseWrapper, **context: Any
     ) -> tuple[str, tuple[str | int, ...]]:
         return "UTC_TIMESTAMP(6)", ()
 """
 _NOW_OF_THE_SERVER = """    output_field = DateTimeField()
 
     def as_mysql(
-        self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **context: Any
+        self, compiler: "SQLCompiler", connection: BaseDatabaseWrapper, **context: Any
     ) -> tuple[str, tuple[str | int, ...]]:
         now = connection.ops.adapt_datetimefield_value(utc_now())
         return "CAST(%s AS timestamptz)" if connection.vendor == "postgresql" else "%s", (now,)
