@@ -80,15 +80,30 @@ test-in-life: $(INSTALLED)-life
 	$(PYTEST) -n 4 --in-life tests/contract tests/processes --database sqlite
 	$(PYTEST) -n 4 --in-life tests/contract tests/processes --database postgresql
 
-# What takes hours: before a release, and by a schedule. It needs all that CI needs.
-long: $(INSTALLED)-test
+# What takes hours: before a release, and each night, with a machine for each part. It needs all that CI needs.
+LONG_PARTS := sqlite postgresql mysql in-life pythons mutants simulate model clusters chaos soak
+
+long:
 	$(if $(MYSQL_URL),,$(error Set MYSQL_URL, for example to mysql://root@127.0.0.1:3306/test: this needs MariaDB or MySQL too))
-	$(MAKE) test LONG=--long
+	@$(MAKE) --no-print-directory --keep-going $(LONG_PARTS:%=long-%)
+
+$(addprefix long-,sqlite postgresql mysql): long-%:
+	$(MAKE) test TESTED=$* LONG=--long
+
+$(addprefix long-,mutants simulate model clusters): long-%:
+	$(MAKE) $*
+
+long-in-life:
 	$(MAKE) test-in-life LONG=--long
+
+long-pythons: $(INSTALLED)-test
 	$(PYTHON) -m pip install --quiet --group tox
 	.venv/bin/tox run --skip-missing-interpreters=true -- --long
-	$(MAKE) mutants simulate model clusters
+
+long-chaos:
 	env -u DATABASE_URL $(MAKE) chaos
+
+long-soak:
 	$(MAKE) bench PARTS=soak
 
 # Which branches the fast tests take. What runs in processes of its own is not seen.

@@ -112,6 +112,11 @@ def test_each_kind_of_server_is_tested() -> None:
     assert {server["extra"] for server in servers} <= PROJECT["optional-dependencies"].keys()
 
 
+def test_each_night_all_parts_of_what_takes_long_run() -> None:
+    parts = re.findall(r"^LONG_PARTS := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert [" ".join(jobs(GITHUB / "workflows" / "long.yml")["long"]["strategy"]["matrix"]["part"])] == parts
+
+
 # --- what is said elsewhere
 
 
