@@ -52,7 +52,7 @@ def compare() -> None:
         at_once = [Way(name=name, tasks=BATCH, act=act) for name, act in all_at_once(stack).items()]
         show(f"{BATCH} at once", at_once, 1, than=THEIRS_AT_ONCE)
     if not HAS_RIVALS:
-        print("The rivals need PostgreSQL, and procrastinate and django-tasks-db installed.")
+        print("The rivals need PostgreSQL, and procrastinate, django-tasks-db and django-ox installed.")
 
 
 def show(title: str, ways: list[Way], times: int, *, than: str) -> None:
@@ -96,6 +96,9 @@ def all_singly(stack: ExitStack) -> dict[str, Callable[[], object]]:
         ways["task.enqueue()"] = partial(task().enqueue, 4711, language="it")
     if HAS_RIVALS:
         ways[f"{THEIRS} {version(THEIRS)}"] = partial(task().using(backend=THEIRS).enqueue, 4711, language="it")
+        ways[f"django-ox {version('django-ox')}"] = partial(
+            task().using(backend="django-ox").enqueue, 4711, language="it"
+        )
         ways[f"{THEIRS_AT_ONCE} {version(THEIRS_AT_ONCE)}"] = partial(opened(stack).defer, number=4711, language="it")
     return ways
 
@@ -106,6 +109,8 @@ def all_at_once(stack: ExitStack) -> dict[str, Callable[[], object]]:
     if HAS_TASKS:
         ways["backend.enqueue_many()"] = partial(task().get_backend().enqueue_many, task(), calls)
     if HAS_RIVALS:
+        ox = task().using(backend="django-ox")
+        ways[f"django-ox {version('django-ox')}"] = partial(ox.get_backend().enqueue_many, ox, calls)
         batch = [{"number": 4711, "language": "it"}] * BATCH
         ways[f"{THEIRS_AT_ONCE} {version(THEIRS_AT_ONCE)}"] = partial(opened(stack).batch_defer, *batch)
     return ways

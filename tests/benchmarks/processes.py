@@ -36,6 +36,7 @@ RUN = ["run_singleton", JOB, "--now", "--verbosity=0"]
 BY_A_FORK, BY_AN_EXECUTOR = "run_singleton, by a fork", "run_singleton, by an executor"
 # A process with a thread is not forked.
 WAYS = {BY_A_FORK: {}, BY_AN_EXECUTOR: {"SHOP_THREAD": "1"}}
+PROJECTS = {"a light project": {}, "a heavy project": {"SHOP_HEAVY": "1"}}
 _TICK = os.sysconf("SC_CLK_TCK")
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -75,17 +76,22 @@ def compare_lines() -> None:
 
 
 def compare_many() -> None:
-    plain: list[float] = []
-    values: dict[str, list[float]] = {"singleton_worker --once, nothing due": [], "singleton_worker --once": []}
-    for _ in range(ROUNDS_OF_MANY):
-        OneOffJob.objects.all().delete()
-        values["singleton_worker --once, nothing due"].append(spent(ONCE))
-        OneOffJob.objects.bulk_create(OneOffJob(job_name=JOB, created_at=now(), run_after=now()) for _ in range(MANY))
-        values["singleton_worker --once"].append(spent(ONCE))
-        done = OneOffJob.objects.filter(status="done").count()
-        assert done == MANY, f"{done} of {MANY} one-offs were done."
-        plain.append(sum(spent(PLAIN) for _ in range(MANY)))
-    show(f"processor time of {MANY} one-offs / of {MANY} plain command lines", values, plain)
+    """What a crontab of many lines costs, and one line that runs the same as jobs."""
+    for project, environment in PROJECTS.items():
+        plain: list[float] = []
+        values: dict[str, list[float]] = {"singleton_worker --once, nothing due": [], "singleton_worker --once": []}
+        for _ in range(ROUNDS_OF_MANY):
+            OneOffJob.objects.all().delete()
+            values["singleton_worker --once, nothing due"].append(spent(ONCE, environment))
+            OneOffJob.objects.bulk_create(
+                OneOffJob(job_name=JOB, created_at=now(), run_after=now()) for _ in range(MANY)
+            )
+            values["singleton_worker --once"].append(spent(ONCE, environment))
+            done = OneOffJob.objects.filter(status="done").count()
+            assert done == MANY, f"{done} of {MANY} one-offs were done."
+            plain.append(sum(spent(PLAIN, environment) for _ in range(MANY)))
+        show(f"{project}: processor time of {MANY} one-offs / of {MANY} plain command lines", values, plain)
+        print(f"Seconds: plain {spread(plain)}, --once {spread(values['singleton_worker --once'])}.")
 
 
 def spent(arguments: list[str], environment: Mapping[str, str] = os.environ) -> float:

@@ -13,7 +13,7 @@ HAS_TASKS = django.VERSION >= (6, 0)
 HAS_RIVALS = (
     HAS_TASKS
     and DATABASES["default"]["ENGINE"] == "django.db.backends.postgresql"
-    and all(find_spec(name) for name in ("django_tasks_db", "procrastinate"))
+    and all(find_spec(name) for name in ("django_ox", "django_tasks_db", "procrastinate"))
 )
 
 if HAS_TASKS:  # its tasks.py is imported
@@ -21,5 +21,6 @@ if HAS_TASKS:  # its tasks.py is imported
 TASKS = {"default": {"BACKEND": "django_singlejob.backends.SingleJobBackend"}}
 
 if HAS_RIVALS:
-    INSTALLED_APPS = [*INSTALLED_APPS, "django_tasks_db"]
+    INSTALLED_APPS = [*INSTALLED_APPS, "django_ox", "django_tasks_db"]
+    TASKS["django-ox"] = {"BACKEND": "django_ox.backend.OxBackend"}
     TASKS["django-tasks-db"] = {"BACKEND": "django_tasks_db.DatabaseBackend"}

@@ -78,7 +78,7 @@ def compare() -> None:
     for contestant in contestants:
         print(line(contestant, costs))
     if not HAS_RIVALS:
-        print("The rivals need PostgreSQL, and procrastinate and django-tasks-db installed.")
+        print("The rivals need PostgreSQL, and procrastinate, django-tasks-db and django-ox installed.")
     wait_at_idle_workers([contestant for contestant in contestants if contestant.idle])
 
 
@@ -135,7 +135,8 @@ def empty_tasks() -> None:
     """Delete the tasks that have ended, but not what their workers hold."""
     our_done().delete()
     if HAS_RIVALS:
-        import_string("django_tasks_db.models.DBTaskResult").objects.all().delete()
+        for rows in "django_tasks_db.models.DBTaskResult", "django_ox.models.OxTask":
+            import_string(rows).objects.all().delete()
         execute("TRUNCATE procrastinate_jobs, procrastinate_events CASCADE")
 
 
@@ -214,7 +215,7 @@ def all_contestants() -> list[Contestant]:
     if not knows_procrastinate():
         work(*PROCRASTINATE, "schema", "--apply")
     awaiting, threads = procrastinate("noop_async", tasks=1000, wanted=10.0), procrastinate("noop", tasks=500)
-    return [*ours, awaiting, threads, django_tasks_db()]
+    return [*ours, awaiting, threads, django_ox(), django_tasks_db()]
 
 
 def ourselves(what: str = "", *, threads: int = THREADS, processes: int = 1, tasks: int = 3000) -> Contestant:
@@ -276,6 +277,22 @@ def django_tasks_db() -> Contestant:
         worker=[*worker, *options],
         duration=lambda tasks: duration(rows, tasks),
         wanted=10.0,
+        idle=worker,
+        waits=lambda: waits(rows.values_list(F("started_at") - F("enqueued_at"), flat=True)),
+    )
+
+
+def django_ox() -> Contestant:
+    rows = import_string("django_ox.models.OxTask").objects.filter(status="SUCCESSFUL")
+    worker = ["django", "ox_worker", "--backend=django-ox", "--verbosity=0", f"--concurrency={THREADS}"]
+    noop = import_string("tests.benchmarks.tasks.noop").using(backend="django-ox")
+    return Contestant(
+        name=f"django-ox {version('django-ox')}",
+        options=f"--concurrency={THREADS}",
+        tasks=1000,
+        enqueue=lambda count: noop.get_backend().enqueue_many(noop, [((), {})] * count),
+        worker=[*worker, "--batch"],
+        duration=lambda tasks: duration(rows, tasks),
         idle=worker,
         waits=lambda: waits(rows.values_list(F("started_at") - F("enqueued_at"), flat=True)),
     )

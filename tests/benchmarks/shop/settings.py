@@ -1,4 +1,4 @@
-"""Its settings. Some projects start a thread when they are loaded, for metrics or feature flags."""
+"""Its settings. Some projects start a thread when they are loaded, for metrics or feature flags, and some load much."""
 
 from __future__ import annotations
 
@@ -11,6 +11,15 @@ __all__ = ["DATABASES", "SECRET_KEY", "USE_TZ"]
 
 INSTALLED_APPS = ["django.contrib.contenttypes", "django.contrib.auth", "django_singlejob", "tests.benchmarks.shop"]
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+if os.environ.get("SHOP_HEAVY"):
+    import celery  # noqa: F401
+    import psycopg  # noqa: F401
+    import sentry_sdk  # noqa: F401
+    import sqlalchemy.orm  # noqa: F401
+
+    rooms = ["admin", "sessions", "messages", "staticfiles", "sitemaps", "humanize"]
+    INSTALLED_APPS += [f"django.contrib.{name}" for name in rooms]
 
 if os.environ.get("SHOP_THREAD"):
     threading.Thread(target=threading.Event().wait, daemon=True).start()
