@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -116,7 +117,17 @@ def run(folder: Path, arguments: Sequence[str], seconds: float = LONGEST_RUN) ->
         if isinstance(error, subprocess.TimeoutExpired):
             raise CannotBeTried(f"It did not end within {seconds:.0f} seconds:\n{output[-3000:]}") from None
         raise
+    finally:
+        kill_the_rest(folder)
     return process.returncode, output
+
+
+def kill_the_rest(folder: Path) -> None:
+    """Kill what uses the copy: a run that nothing ends, because the mutant has broken what ends it."""
+    for environ in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):  # it has ended meanwhile, or is another user's
+            if f"PYTHONPATH={folder}" in environ.read_bytes().decode(errors="replace").split("\0"):
+                os.kill(int(environ.parent.name), signal.SIGKILL)
 
 
 def environment(folder: Path) -> Mapping[str, str]:
