@@ -116,7 +116,8 @@ class Command(CallableCommand):
 
     def _carry_out(self, job: Job, wanted: Schedule | None, seen: Own, own: Own, given: dict[str, Any]) -> bool:
         if seen == own:
-            self._output.line("Nothing to change.")
+            waits = " It is changed already, and follows the new schedule after the slot that is due."
+            self._output.line(f"Nothing to change.{waits if is_waiting(self._status) else ''}")
             return False
         why = {"by": this_user(), "reason": given["because"] or ""}
         is_given = give_schedule(job, wanted, instead_of=seen, patience=PATIENCE, **why)

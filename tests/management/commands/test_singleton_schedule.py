@@ -102,6 +102,7 @@ def test_an_h_stands_for_the_jobs_own_minute() -> None:
 def test_what_is_due_is_run_first_and_that_is_said() -> None:
     fall_behind(job_at("* * * * *"))
     assert "A slot is due. It is run first.\n" in called("nightly", "@yearly", "--because", "trial")
+    assert "Nothing to change. It is changed already, and follows" in called("nightly", "@yearly", "--because", "again")
 
 
 def test_programs_read_all_of_it() -> None:
