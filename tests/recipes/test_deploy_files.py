@@ -103,7 +103,7 @@ def test_what_is_shown_of_a_file_is_in_it() -> None:
 
 
 def test_the_shortest_window_is_named() -> None:
-    assert f"than {WINDOW // 60} minutes" in " ".join(PAGE.read_text().split())
+    assert f"at least {WINDOW // 60} minutes" in " ".join(PAGE.read_text().split())
 
 
 # --- systemd

@@ -24,6 +24,7 @@ from django_singlejob.process.clock import DBNow, instant_in_words
 from django_singlejob.process.holder import this_host, this_process
 from django_singlejob.worker.due import follow_code
 from tests.contract.acts import everything, expire, gate, lock, start_run, take
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -689,7 +690,8 @@ def test_a_lock_that_belongs_to_no_job_has_its_line() -> None:
 
 @pytest.mark.usefixtures("several")
 def test_a_name_is_as_good_as_the_option_to_programs() -> None:
-    assert told("nightly", "--check", status=2) == told("--job", "nightly", "--check", status=2)
+    # It says since when, in minutes, and one may begin in between.
+    eventually(lambda: told("nightly", "--check", status=2) == told("--job", "nightly", "--check", status=2))
     assert [job["name"] for job in facts("nightly")["jobs"]] == ["nightly"]
     with pytest.raises(CommandError, match="There is no job 'mali'"):
         told("mali")
