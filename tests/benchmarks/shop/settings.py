@@ -14,9 +14,10 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 if os.environ.get("SHOP_HEAVY"):
     import celery  # noqa: F401
+    import prometheus_client  # noqa: F401
     import psycopg  # noqa: F401
+    import rq  # noqa: F401
     import sentry_sdk  # noqa: F401
-    import sqlalchemy.orm  # noqa: F401
 
     rooms = ["admin", "sessions", "messages", "staticfiles", "sitemaps", "humanize"]
     INSTALLED_APPS += [f"django.contrib.{name}" for name in rooms]
