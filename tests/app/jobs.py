@@ -46,7 +46,11 @@ A_MINUTE = 60.0
 
 def say(*words: object) -> None:
     # In one write, because other threads and processes print to the same pipe.
-    print(" ".join(map(str, words)) + "\n", end="", flush=True)
+    print(_line(*words), end="", flush=True)
+
+
+def _line(*words: object) -> str:
+    return " ".join(map(str, words)) + "\n"
 
 
 def write(name: str) -> None:
@@ -382,15 +386,20 @@ def _be_stubborn(kind: str) -> None:
 
 
 def _say_where() -> int:
-    say("started", os.getpid(), "of", os.getppid())
+    say(*_where())
     return 0
+
+
+def _where() -> tuple[object, ...]:
+    return "started", os.getpid(), "of", os.getppid()
 
 
 # These say so from inside: a signal that comes before would end them.
 
 
 def _hold_the_gil() -> None:
-    sum(chain((_say_where() for _ in range(1)), repeat(0)))
+    # C calls C: with a function in Python, a signal could still come between its line and its end.
+    sum(chain(map(os.write, [sys.stdout.fileno()], [_line(*_where()).encode()]), repeat(0)))
 
 
 def _swallow() -> None:
