@@ -64,7 +64,7 @@ class Group:
         """Whether no process is left in the group, not even one that has closed the pipe. Call this only after the
         command's own exit status was collected."""
         if not self._was_empty:
-            self._bury_orphans()
+            self._reap()
             try:
                 self.send(0)
             except ProcessLookupError:
@@ -73,7 +73,7 @@ class Group:
                 pass
         return self._was_empty
 
-    def _bury_orphans(self) -> None:
+    def _reap(self) -> None:
         # In a container we may be process 1, the parent of all orphans. They stay in the group until we collect their
         # exit statuses.
         with suppress(ChildProcessError):

@@ -303,10 +303,10 @@ class Executors:
                 idle.executor.dismiss()
                 self._idle.remove(idle)
                 self._leaving.append(_Idle(idle.executor, now))
-        self._bury_leaving(now)
+        self._reap_leaving(now)
         return min([_ends_at(idle, last) for idle in self._idle] + [now + SOON for _ in self._leaving], default=inf)
 
-    def _bury_leaving(self, now: float) -> None:
+    def _reap_leaving(self, now: float) -> None:
         left = []
         for leaving in self._leaving:
             if now - leaving.since >= LONGEST_END:

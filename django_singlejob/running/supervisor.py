@@ -225,7 +225,7 @@ class Supervisor:
             self._executors.put_back(child.process.executor)
         return code
 
-    def _bury_orphans(self) -> None:
+    def _reap(self) -> None:
         """Collect what children have left behind. As process 1 of a container, this process is the parent of that."""
         ours = {child.process.pid for child in self._children} | self._executors.pids | self._guarded.pids
         with suppress(ChildProcessError):
@@ -306,7 +306,7 @@ class Supervisor:
         while True:
             self._heartbeats.beat()  # first, so that the leases are renewed however much there is to do
             if os.getpid() == 1:
-                self._bury_orphans()
+                self._reap()
             self._tell_of_terminal()
             tended = self._touch(), self._executors.tidy(), self._guarded.tend(), messages.look(longest_wait)
             next_at = min(end, self._heartbeats.next_at, *tended)
