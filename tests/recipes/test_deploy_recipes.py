@@ -199,7 +199,7 @@ def manage(spawn: Spawn, line: str, **env: str) -> str:
 
 @pytest.mark.on_database("sqlite")
 def test_an_upgrade_and_an_uninstallation(spawn: Spawn, database_url: str, tmp_path: Path) -> None:
-    (plan,) = prompted(snippet("recipes/deploy.md", "Upgrade django-singlejob, with or without downtime", "console"))
+    (plan,) = prompted(snippet("recipes/deploy.md", "Upgrade django-singlejob", "console"))
     (drop,) = prompted(snippet("recipes/deploy.md", "Uninstall", "console"))
     clean_up, uninstall = prompted(snippet("recipes/deploy.md", "Uninstall", "console", 2))
     (tmp_path / "without_settings.py").write_text(
