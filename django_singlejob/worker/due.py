@@ -115,11 +115,11 @@ def anything_due(queues: Sequence[str] = ()) -> datetime | None:
 
 def due_jobs(names: AbstractSet[str] | None = None, until: datetime | None = None) -> list[Job]:
     """The jobs, or those of ``names``, with a slot that is due, or was due at ``until``, or has to be rerun because
-    its run was cut off. The oldest slot is first."""
+    its run was cut off. The oldest slot is first, and of two at the same time the first name."""
     due = gates().due() if names is None else gates().due().filter(name__in=names)
     # Sorted here: SQLite would go through all rows by the index, to sort the few that are due.
     statuses = due.order_by().survey().values()
-    oldest_first = sorted(statuses, key=lambda status: status.next_slot or status.now)
+    oldest_first = sorted(statuses, key=lambda status: (status.next_slot or status.now, status.name))
     mine = _known() - elsewhere()
     known = ((registry.get(status.name), status) for status in oldest_first if status.name in mine)
     return [job for job, status in known if _is_due(job, status, until)]

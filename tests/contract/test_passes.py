@@ -320,7 +320,7 @@ def test_to_leave_with_status_0_is_no_failure(caplog: pytest.LogCaptureFixture) 
 
 
 def test_the_slots_of_a_job_are_run_one_after_the_other_however_long_they_take() -> None:
-    jobs = [scheduled(name, catch_up="all") for name in ("first", "second")]
+    jobs = [scheduled(name, catch_up="all") for name in ("second", "first")]
     for job in jobs:
         fall_behind(job, 2)
     assert [report.name for report in tick(interval=SECOND / 1000)] == ["first"] * 2 + ["second"] * 2
