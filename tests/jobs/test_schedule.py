@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+import zoneinfo
 from datetime import UTC, datetime, timedelta, timezone
 from functools import cache
 from itertools import islice
@@ -31,6 +33,7 @@ from tests.selection import sampled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
 
 # How many starts the sweep tries for each expression in each zone. For more, set SINGLEJOB_TEST_STARTS=20000.
 STARTS = int(os.environ.get("SINGLEJOB_TEST_STARTS", "10"))
@@ -721,8 +724,18 @@ def test_wherever_one_starts_the_latest_slot_is_past_and_the_next_one_is_not(zon
                 )
 
 
-def test_without_zone_data_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("django_singlejob.jobs.schedule.available_timezones", set)
+@pytest.fixture
+def no_time_zones(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    usual = zoneinfo.TZPATH
+    monkeypatch.setitem(sys.modules, "tzdata", None)
+    zoneinfo.reset_tzpath([])
+    ZoneInfo.clear_cache()
+    yield
+    zoneinfo.reset_tzpath(usual)
+
+
+@pytest.mark.usefixtures("no_time_zones")
+def test_without_zone_data_it_is_said_what_to_install() -> None:
     with pytest.raises(InvalidSchedule, match="has no time zone data: install the package tzdata"):
         parse("@daily", "Europe/Nowhere")
 
