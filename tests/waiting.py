@@ -33,6 +33,22 @@ def eventually(see: Callable[[], T]) -> T:
     return seen
 
 
+def in_the_end(see: Callable[[], T], moves: Callable[[], object]) -> T:
+    """The value of `see()`, as soon as it is true, for what takes many steps. Each of them changes what `moves()`
+    returns, and is waited for as `eventually` waits."""
+    last, seen = moves(), see()
+
+    def has_moved() -> bool:
+        nonlocal seen
+        seen = see()
+        return bool(seen) or moves() != last
+
+    while not seen:
+        eventually(has_moved)
+        last = moves()
+    return seen
+
+
 def a_moment() -> None:
     """Give something wrong the chance to happen. On a slow machine it may be overlooked, but nothing else changes."""
     time.sleep(0.2)
