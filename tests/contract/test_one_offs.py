@@ -37,6 +37,7 @@ from tests.contract.acts import (
     check_for_ever,
     expire,
     fall_behind,
+    hourly,
     is_free,
     last_run,
     lock,
@@ -353,7 +354,7 @@ def test_a_run_that_fails_is_tried_again_as_a_one_off_with_its_arguments(trigger
 
 
 def test_a_retry_carries_its_slot_but_not_as_a_run_of_that_slot() -> None:
-    job = mailing(fail, retries=1, retry_delay=timedelta(0), schedule="@hourly", catch_up="latest")
+    job = mailing(fail, retries=1, retry_delay=timedelta(0), schedule=hourly(ago=30 * MINUTE), catch_up="latest")
     fall_behind(job)
     ticked()
     slot = last_run("mail").slot

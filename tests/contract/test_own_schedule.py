@@ -19,14 +19,15 @@ from django_singlejob.models.jobs import gates
 from django_singlejob.models.notes import NoteKind, notes
 from django_singlejob.worker.due import follow_code
 from tests.contract.acts import (
+    HOUR,
     MINUTE,
+    about_hourly,
     ask_for_slot,
     die_running,
     everything,
     expire,
     fall_behind,
     gate,
-    hourly,
     in_thread,
     newest_slot,
     run_slot,
@@ -57,6 +58,11 @@ def once_a_year() -> tuple[str, datetime]:
     return f"{slot.minute} {slot.hour} {slot.day} {slot.month} *", slot
 
 
+def just_fired() -> timedelta:
+    """A schedule whose newest slot has just been, well within the minute for which a line of cron means it."""
+    return about_hourly(due_in=HOUR - timedelta(seconds=10))
+
+
 def follows(schedule: str = NEW, zone: str = ZONE) -> bool:
     """Whether the row follows the schedule, and continues with its next slot from now."""
     seen = gate()
@@ -72,6 +78,15 @@ def follows_code(job: Any) -> bool:
 def ahead_of(job: Any) -> None:
     ticked()
     fall_behind(job, 0)
+
+
+def fall_behind_by_minutes(job: Any, count: int) -> list[datetime]:
+    """The slots of a job of each minute that have not been run, the oldest first. Another minute may begin at any
+    time, so they are counted from the oldest one."""
+    fall_behind(job, count)
+    oldest = gate().next_slot
+    assert oldest
+    return [oldest + number * MINUTE for number in range(count)]
 
 
 # --- given, and reset
@@ -210,9 +225,8 @@ def test_a_slot_that_cron_has_begun_early_is_not_run_again() -> None:
 def test_only_what_was_due_by_then_comes_first(catch_up: str, first: int) -> None:
     """A job that is always behind, or paused for days, gets its new schedule all the same."""
     job = scheduled(schedule=timedelta(minutes=1), catch_up=catch_up)
-    fall_behind(job, 3)
+    slots = fall_behind_by_minutes(job, 3)
     assert give(job)
-    slots = [newest_slot(job, back=number) for number in (2, 1, 0)]
     gates().update(schedule_until=slots[-2] + timedelta(seconds=30))
     ticked()
     assert slots_run() == [(slot, 1, "successful") for slot in slots[first:-1]]
@@ -223,18 +237,16 @@ def test_only_what_was_due_by_then_comes_first(catch_up: str, first: int) -> Non
 def test_what_the_new_one_had_due_meanwhile_is_run_too() -> None:
     job = scheduled(schedule="17 3 1 1 *", catch_up="all")
     ticked()
-    due, until = newest_slot(job), datetime.now(UTC).replace(second=30, microsecond=0) - 3 * MINUTE
+    due, now = newest_slot(job), datetime.now(UTC).replace(second=0, microsecond=0)
     gates().update(next_slot=due)
-    assert give(job, "* * * * *", "UTC")
-    gates().update(schedule_until=until)
-    minute = timedelta(seconds=30)
+    # It has slots in these minutes, and no other one soon, however long the test takes.
+    slots = [now - number * MINUTE for number in (2, 1, 0)]
+    schedule = f"{','.join(str(slot.minute) for slot in slots)} * * * *"
+    assert give(job, schedule, "UTC")
+    gates().update(schedule_until=slots[0] - timedelta(seconds=30))
     ticked()
-    assert slots_run()[:3] == [
-        (due, 1, "successful"),
-        (until + minute, 1, "successful"),
-        (until + minute + MINUTE, 1, "successful"),
-    ]
-    assert follows("* * * * *", "UTC")
+    assert slots_run() == [(slot, 1, "successful") for slot in (due, *slots)]
+    assert follows(schedule, "UTC")
 
 
 def test_the_mark_is_gone_once_the_former_one_holds_again() -> None:
@@ -276,27 +288,27 @@ def test_a_deploy_while_it_is_paused_runs_no_more_than_was_due() -> None:
 def test_a_line_of_cron_runs_the_first_slot_of_a_release() -> None:
     """The line fires at the slot, and is the first to know the new schedule."""
     ahead_of(scheduled(schedule="17 3 1 1 *"))
-    job = scheduled(schedule=hourly(ago=timedelta()))
+    job = scheduled(schedule=just_fired())
     assert run_slot(job, early=MINUTE).slot == newest_slot(job)
 
 
 def test_a_second_change_while_it_waits_keeps_the_first_end() -> None:
     job = scheduled(schedule=timedelta(minutes=1), catch_up="all")
-    fall_behind(job, 4)
+    first, second, *_ = fall_behind_by_minutes(job, 4)
     assert give(job, "@yearly", "UTC")
-    until = newest_slot(job, back=2) + timedelta(seconds=30)
+    until = second + timedelta(seconds=30)
     gates().update(schedule_until=until)
     assert give(job)
     assert gate().schedule_until == until
     ticked()
-    assert [slot for slot, _, _ in slots_run()] == [newest_slot(job, back=3), newest_slot(job, back=2)]
+    assert [slot for slot, _, _ in slots_run()] == [first, second]
     assert follows()
 
 
 def test_a_line_of_cron_runs_the_first_slot_after_what_was_too_late() -> None:
     former = scheduled(catch_up="none", misfire_grace=timedelta(seconds=1))
     fall_behind(former)
-    job = scheduled(schedule=hourly(ago=timedelta()), catch_up="none")
+    job = scheduled(schedule=just_fired(), catch_up="none")
     assert run_slot(job, early=MINUTE).slot == newest_slot(job)
 
 
