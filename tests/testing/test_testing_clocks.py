@@ -34,6 +34,8 @@ pytestmark = pytest.mark.usefixtures("fresh_process")
 SPRING = datetime(2027, 3, 28, 1, 0, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
+#: The leases have a minute. A slow machine may take a part of the other half.
+HALF_A_LEASE = timedelta(seconds=30)
 
 
 def is_about(instant: datetime | None, expected: datetime) -> bool:
@@ -90,7 +92,7 @@ def test_a_minimum_interval_passes() -> None:
 
 def test_a_lease_in_hand_is_lost_by_then() -> None:
     with job_lock("a-lock") as lease:
-        with travel(timedelta(seconds=59)):
+        with travel(HALF_A_LEASE):
             lease.check()
         with travel(timedelta(seconds=61)), pytest.raises(LeaseLost, match="was not renewed for 1 minute"):
             lease.check()
@@ -132,7 +134,7 @@ def test_to_wait_for_a_lock_takes_no_time() -> None:
         assert is_about(timezone.now(), SPRING + 5 * MINUTE)
 
 
-@pytest.mark.parametrize("limit", [timedelta(seconds=1), 5 * HOUR], ids=["within its lease", "beyond it"])
+@pytest.mark.parametrize("limit", [HALF_A_LEASE, 5 * HOUR], ids=["within its lease", "beyond it"])
 def test_the_time_of_a_run_is_over_by_then(limit: timedelta) -> None:
     caught: list[str] = []
 
