@@ -120,7 +120,7 @@ def test_so_is_a_block_and_its_fenced_transaction_writes_nothing() -> None:
 
 
 def test_who_never_asks_hears_of_the_loss_at_the_end() -> None:
-    job: Any = singleton_job("nightly", lease=timedelta(seconds=0.6))(be_robbed)
+    job: Any = singleton_job("nightly")(be_robbed)
     with pytest.raises(LeaseLost):
         job()
     assert last_run().status == "failed"
