@@ -10,7 +10,7 @@ from tests.children import end_other_sessions
 from tests.overlap.faults import OF_THE_NETWORK
 from tests.overlap.judge import Judge
 from tests.overlap.report import ADDRESS
-from tests.overlap.trial import Trial
+from tests.overlap.trial import SHORT, Trial
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +38,7 @@ def child_env(child_env: dict[str, str], go: Path, judge: Judge) -> dict[str, st
 
 
 class Begin(Protocol):
-    def __call__(self, body: str, command: str, fault: str = "", *, has_thread: bool) -> Trial: ...
+    def __call__(self, body: str, command: str, fault: str = "", *, has_thread: bool, lease: int = SHORT) -> Trial: ...
 
 
 @pytest.fixture
@@ -46,12 +46,12 @@ def begin(request: pytest.FixtureRequest, spawn: Spawn, judge: Judge, database_u
     """Begins a trial."""
     trials: list[Trial] = []
 
-    def begin(body: str, command: str, fault: str = "", *, has_thread: bool) -> Trial:
+    def begin(body: str, command: str, fault: str = "", *, has_thread: bool, lease: int = SHORT) -> Trial:
         env = {"OVERLAP_THREAD": "1"} if has_thread else {}
         proxy = request.getfixturevalue("proxy") if fault in OF_THE_NETWORK else None
         if proxy:
             env["DATABASE_URL"] = proxy.url(database_url)
-        trial = Trial(spawn, judge, body, command, env, proxy)
+        trial = Trial(spawn, judge, body, command, env, proxy, lease)
         trials.append(trial)
         trial.begin()
         return trial

@@ -1,4 +1,5 @@
-"""The jobs of this project, which share a lock. With `OVERLAP_THREAD`, the project has a thread, as with tracing."""
+"""The jobs of this project, which share a lock. With `OVERLAP_THREAD`, the project has a thread, as with tracing.
+`OVERLAP_LEASE`: their lease, in seconds."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ if "OVERLAP_THREAD" in os.environ:
     Thread(target=Event().wait, name="tracing", daemon=True).start()
 
 # Four thirds of it after the last heartbeat of a dead holder, another one may have the lock.
-LEASE = timedelta(seconds=3)
+LEASE = timedelta(seconds=int(os.environ["OVERLAP_LEASE"]))
 
 
 @singleton_job(lease=LEASE)

@@ -19,6 +19,7 @@ from tests.databases import APPS
 from tests.overlap.bodies import BODIES, SHELL
 from tests.overlap.faults import CUT_OFF, FAULTS, FLAPS, OF_THE_NETWORK, freeze, kill_guard, thaw
 from tests.overlap.judge import now
+from tests.overlap.trial import LASTING
 from tests.processes.witness import is_over
 from tests.waiting import eventually
 
@@ -141,7 +142,7 @@ def test_a_run_goes_on_if_only_its_guard_is_killed(
     skip_unless_possible(body)
     if not BODIES[body].has_heartbeats():
         pytest.skip("There are no heartbeats to wait for.")
-    trial = begin(body, command, has_thread=has_thread)
+    trial = begin(body, command, has_thread=has_thread, lease=LASTING)
     kill_guard(trial)
     trial.await_heartbeats(8)  # for longer than a lease and all that follows it
     assert judge.are_all_alive()

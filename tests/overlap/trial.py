@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from tests.overlap.judge import Judge
     from tests.proxy import Proxy
 
-#: The options for a shell command, which has no decorator.
-LEASE = ["--lease", "3"]
+#: How long the lease is, in seconds: short, so that a successor need not wait for long; or so long that a busy machine
+#: renews it in time, and writes the history.
+SHORT, LASTING = 3, 6
 #: Another command gets the lock of a dead holder within four thirds of a lease. But after ten leases, the database ends
 #: a fenced transaction of which nothing is heard.
 WAIT = ["--wait", "45"]
@@ -41,10 +42,20 @@ class Trial:
     second: Child | None = None
 
     def __init__(
-        self, spawn: Spawn, judge: Judge, body: str, command: str, env: dict[str, str], proxy: Proxy | None
+        self,
+        spawn: Spawn,
+        judge: Judge,
+        body: str,
+        command: str,
+        env: dict[str, str],
+        proxy: Proxy | None,
+        lease: int = SHORT,
     ) -> None:
         self._spawn, self.judge, self.proxy = spawn, judge, proxy
-        self.body, self.command, self.env = body, command, env
+        self.body, self.command = body, command
+        self._of_all = {"OVERLAP_LEASE": str(lease)}
+        self._options = ["--lease", str(lease)]  # of a shell command, which has no decorator
+        self.env = env | self._of_all
         self._guards: set[int] = set()
 
     @property
@@ -59,7 +70,7 @@ class Trial:
 
     def _first(self) -> Child:
         if self.body == SHELL:
-            return self._spawn.command("run_singleton", self.lock, *LEASE, "--", *SHELL_COMMAND, **self.env)
+            return self._spawn.command("run_singleton", self.lock, *self._options, "--", *SHELL_COMMAND, **self.env)
         if self.command == "run_singleton":
             words = ["run_singleton", "overlap", "--now", "--args", f'["{self.body}"]']
             return self._spawn.command(*words, **self.env)
@@ -110,8 +121,8 @@ class Trial:
         """Start the second command, which waits for the lock."""
         words = ["successor", "--now", *WAIT]
         if self.body == SHELL:
-            words = [self.lock, "--now", *WAIT, *LEASE, "--", *REPORT, "successor"]
-        self.second = self._spawn.command("run_singleton", *words)
+            words = [self.lock, "--now", *WAIT, *self._options, "--", *REPORT, "successor"]
+        self.second = self._spawn.command("run_singleton", *words, **self._of_all)
 
     def succeed(self) -> None:
         """Wait until the body of the second command has begun."""
