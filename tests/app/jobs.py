@@ -148,9 +148,9 @@ def until_told() -> None:
 
 def ask_until_it_has_to_end(clean_up: Callable[[Lease], object] = lambda lease: None) -> None:
     """It asks that often that it is ended by what it asks, and not by the signal that follows."""
-    say("started")
     lease = this_run().lease
     try:
+        say("started")
         while True:
             lease.check()
     finally:
@@ -186,8 +186,8 @@ def too_long_a_query() -> None:
 
 @singleton_job(lease=LONG_LEASE)
 def asks_the_database() -> None:
-    say("started")
     try:
+        say("started")
         wait_until_told()
         with connection.cursor() as cursor:
             cursor.execute("SELECT 'needle'")
@@ -279,8 +279,8 @@ def stops_then_works() -> None:
 
 @singleton_job(lease=LEASE)
 def believes_what_it_is_told() -> None:
-    say("started")
     try:
+        say("started")
         check_until_told()
     except LeaseLost:
         say("gave up")
@@ -289,8 +289,8 @@ def believes_what_it_is_told() -> None:
 
 @singleton_job(lease=LEASE)
 def waits_for_better_times() -> None:
-    say("started")
     try:
+        say("started")
         check_until_told()
     except LeaseLost:
         say("caught")
@@ -334,8 +334,8 @@ def cleans_up_on_commit() -> None:
 
 
 def _take_long_to_clean_up() -> None:
-    say("started")
     try:
+        say("started")
         work()
     finally:
         end = local_now() + 3.5
@@ -858,8 +858,8 @@ for _number in range(10):
 
 
 def wait_or_tell() -> None:
-    say("started")
     try:
+        say("started")
         wait_until_told()
     except BaseException as error:
         say(f"caught {type(error).__name__}")  # in one piece, because others print at the same time
@@ -874,8 +874,8 @@ def tells() -> int:
 
 @singleton_job(lease=LEASE)
 async def tells_async() -> None:
-    say("started")
     try:
+        say("started")
         await asyncio.Event().wait()
     except asyncio.CancelledError:
         say("caught")

@@ -44,8 +44,8 @@ def tells(context: TaskContext[..., Any]) -> Any:
 
 @task
 async def tells_async() -> None:
-    jobs.say("started")
     try:
+        jobs.say("started")
         await asyncio.Event().wait()
     except asyncio.CancelledError:
         jobs.say("caught")
