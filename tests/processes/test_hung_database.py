@@ -158,7 +158,7 @@ def test_in_a_worker_that_runs(
     spawn: Spawn, proxy: Proxy, through_proxy: Env, go: Path, name: str, *, once: bool
 ) -> None:
     enqueue(name)
-    options = ["--once"] if once else ["--interval", "0.1"]
+    options = ["--once", "-v2"] if once else ["--interval", "0.1"]
     child = spawn.command("singleton_worker", *options, **SETTINGS | through_proxy)
     child.wait_for("started")
     if not once:
