@@ -28,8 +28,8 @@ pytestmark = pytest.mark.django_db(transaction=True, available_apps=["django_sin
 
 ROUNDS = range(int(os.environ.get("SINGLEJOB_MIGRATE_ROUNDS", "1")))
 RACERS = 6
-#: With such a lease, a dead process is found out within seconds.
-QUICKLY = ("--lease", "2")
+#: With such a lease, a dead process is found out within seconds, and a busy machine keeps a live one's.
+QUICKLY = ("--lease", "6")
 
 
 @pytest.fixture

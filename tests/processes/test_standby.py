@@ -47,7 +47,7 @@ class Daemons:
 
     def start(self, **environment: str) -> Child:
         command = [sys.executable, "-c", DAEMON, str(self._beats)]
-        options = ["--standby", "--lease", "3", "-v", "2"]
+        options = ["--standby", "--lease", "6", "-v", "2"]
         server = self._spawn.command("run_singleton", "beat", *options, "--", *command, **environment)
         self.servers.append(server)
         return server

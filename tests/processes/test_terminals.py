@@ -326,8 +326,8 @@ def test_a_job_that_asks_in_the_background_is_stopped_with_its_command_and_asks_
     assert is_over("asks_a_question", "interrupted")
 
 
-def run_command(shell: Shell, words: str, *options: str) -> None:
-    shell.press(f"{sys.executable} -m django run_singleton asks --lease 3 {' '.join(options)} --now -- {words}\n")
+def run_command(shell: Shell, words: str, *, lease: int = 6) -> None:
+    shell.press(f"{sys.executable} -m django run_singleton asks --lease {lease} --now -- {words}\n")
 
 
 ASKS = "sh -c 'trap \"echo cleans up; exit 1\" INT TERM; read answer < /dev/tty; echo answered: $?'"
@@ -348,7 +348,8 @@ def test_a_command_that_asks_although_its_input_is_a_file_is_said_to_be_stopped_
 
 
 def test_so_does_one_that_a_user_stops(shell: Shell) -> None:
-    run_command(shell, f"{ASKS} < /etc/passwd; echo status=$?")
+    # The grace is a sixth of the lease.
+    run_command(shell, f"{ASKS} < /etc/passwd; echo status=$?", lease=24)
     shell.wait_for(f"'asks' {STOPPED}")
     assert locks().update(stopped_by="ada") == 1
     shell.wait_for("cleans up")
