@@ -24,8 +24,8 @@ INNOCENT = 3
 
 
 def enqueue_a_culprit_and_innocent_ones(signum: int) -> None:
-    """They are claimed together, by the first worker that begins."""
-    tasks = [one_off("tasks.crashes", signum), *(one_off("tasks.nap", 0.3) for _ in range(INNOCENT))]
+    """They are claimed together, by the first worker that begins. The innocent ones are there until they are told."""
+    tasks = [one_off("tasks.crashes", signum), *(one_off("tasks.tells") for _ in range(INNOCENT))]
     for task in tasks:
         task.max_attempts = 3
     OneOffJob.objects.bulk_create(tasks)
@@ -41,9 +41,13 @@ def have_ended() -> bool:
 
 # SIGKILL is what the system sends without memory.
 @pytest.mark.parametrize(("signum", "workers"), [(signal.SIGSEGV, 1), (signal.SIGKILL, 2)])
-def test_a_task_that_crashes_costs_those_beside_it_no_attempt(spawn: Spawn, signum: int, workers: int) -> None:
+def test_a_task_that_crashes_costs_those_beside_it_no_attempt(
+    spawn: Spawn, go: Path, signum: int, workers: int
+) -> None:
     enqueue_a_culprit_and_innocent_ones(signum)
     children = [worker(spawn) for _ in range(workers)]
+    eventually(OneOffJob.objects.filter(suspect=True).exists)
+    go.touch()
     eventually(have_ended)
     end(*children)
     assert left() == [("failed", 3, False)] + [("done", 1, False)] * INNOCENT
