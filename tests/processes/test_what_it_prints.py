@@ -87,7 +87,8 @@ def test_a_shell_command_is_no_exception(spawn: Spawn) -> None:
 
 
 def test_what_a_shell_command_leaves_behind_prints_as_long_as_it_holds_the_lock(spawn: Spawn) -> None:
-    child = run(spawn, "backup", "--", "sh", "-c", "(sleep 0.2; echo late) & echo early")
+    after_the_command = "while kill -0 $$ 2> /dev/null; do sleep 0.05; done"
+    child = run(spawn, "backup", "-v0", "--", "sh", "-c", f"({after_the_command}; echo late) & echo early")
     assert child.output == kept() == "early\nlate\n"
 
 
@@ -314,6 +315,7 @@ def test_a_signal_ends_a_shell_command_that_nobody_reads(spawn: Spawn, go: Path)
 def test_a_user_stops_what_nobody_reads(spawn: Spawn) -> None:
     with unread(spawn, *FILLS) as (child, _):
         eventually(has_beaten)
+        eventually(lambda: not children_of(child))  # the job has ended
         lock = JobLock.objects.get()
         assert locks().stop(lock.name, lock.token, "ada")
         child.wait()
