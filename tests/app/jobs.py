@@ -45,7 +45,8 @@ LONG_GRACE = timedelta(seconds=18)
 PATIENT_LEASE = timedelta(minutes=1)
 # Before it is over, a body that then runs for too long has come to where it is to be ended, on a busy machine too.
 TIME_TO_BEGIN = timedelta(seconds=3)
-A_MINUTE = 60.0
+# Longer than any test waits: what does not end by itself has to be ended.
+TOO_LONG = 600.0
 
 
 def say(*words: object) -> None:
@@ -67,12 +68,12 @@ def stop() -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def work(seconds: float = A_MINUTE) -> None:
+def work(seconds: float = TOO_LONG) -> None:
     """Work step by step, so that an interrupt can come between two steps."""
     work_for(seconds)
 
 
-def rest(seconds: float = A_MINUTE) -> None:
+def rest(seconds: float = TOO_LONG) -> None:
     """Wait in C, where a signal interrupts the main thread, but nothing interrupts another one."""
     threading.Event().wait(seconds)
 
@@ -113,7 +114,7 @@ def calls_another() -> None:
 
 
 @singleton_job(lease=LEASE)
-def nap(seconds: float = A_MINUTE) -> None:
+def nap(seconds: float = TOO_LONG) -> None:
     try:
         say("attempt", this_run().attempt)
         rest(seconds)
@@ -185,7 +186,7 @@ singleton_job("asks_for_too_long", lease=PATIENT_LEASE, max_runtime=TIME_TO_BEGI
 def too_long_a_query() -> None:
     say("started")
     with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_sleep(60)")
+        cursor.execute("SELECT pg_sleep(600)")
 
 
 @singleton_job(lease=LONG_LEASE)

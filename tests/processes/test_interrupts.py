@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 pytest_plugins = "tests.fixtures"
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=APPS)
 
-# More than half a lease, so that no lease expires in time.
-PROMPTLY = 5.0
 # Signals within a second count as one burst.
 A_SECOND_THOUGHT = 1.2
 
@@ -77,7 +75,7 @@ def test_a_signal_interrupts_the_job_and_releases_its_lock(spawn: Spawn, signum:
     child = spawn.command("run_singleton", "nap")
     child.wait_for("attempt 1")
     child.send_signal(signum)
-    assert child.finish(PROMPTLY) == 128 + signum
+    assert child.finish() == 128 + signum
     assert "cleaned up" in child.output
     assert "Traceback" not in child.output
     assert is_over("nap", "interrupted")
@@ -120,7 +118,7 @@ def test_a_handler_of_the_project_is_called_all_the_same(spawn: Spawn) -> None:
     assert is_over("nap", "interrupted")
 
 
-# A server with a job whose first two attempts at a slot take a minute. No other slot comes due while a test runs.
+# A server with a job whose first two attempts at a slot take longer than a test. No other slot comes due meanwhile.
 SERVER = """
     import sys
     from django.core.management import execute_from_command_line
@@ -152,11 +150,11 @@ def test_the_slot_that_a_deploy_interrupts_is_run_by_the_next_server(spawn: Spaw
     assert ends("report") == ["interrupted", "interrupted", "successful"]
 
 
-SLEEP = "print('started', flush=True); import time; time.sleep(60)"
+SLEEP = "print('started', flush=True); import time; time.sleep(600)"
 #: What a time-out around a line of a crontab may end each time.
 LINES = {
     "by hand": ("nap", "--now"),
-    "shell command": ("nap-of-shell", "--", "sh", "-c", "echo started; exec sleep 60"),
+    "shell command": ("nap-of-shell", "--", "sh", "-c", "echo started; exec sleep 600"),
 }
 
 
@@ -206,7 +204,7 @@ def test_ctrl_c_ends_the_pass_but_a_job_that_raises_keyboard_interrupt_does_not(
     child = spawn.command("singleton_worker", "--once", "-v2")
     child.wait_for("attempt 1")
     child.send_signal(signal.SIGINT)
-    assert child.finish(PROMPTLY) == 1  # the first non-zero exit status
+    assert child.finish() == 1  # the first non-zero exit status
     assert ends("interrupts_itself") == ["failed"] * 3
     assert is_over("nap", "interrupted")
     rows = one_offs().order_by("pk").values_list("status", "attempt")
@@ -219,19 +217,19 @@ def test_a_burst_of_signals_is_one(spawn: Spawn) -> None:
     for _ in range(5):
         child.send_signal(signal.SIGTERM)
         time.sleep(0.01)
-    assert child.finish(PROMPTLY) == 143
+    assert child.finish() == 143
     assert "cleaned up" in child.output
     assert is_over("slow_to_clean_up", "interrupted")
 
 
 def test_a_second_signal_hurries(spawn: Spawn) -> None:
-    child = spawn.command("run_singleton", "slow_to_clean_up", "--args", "[60]")
+    child = spawn.command("run_singleton", "slow_to_clean_up", "--args", "[600]")
     child.wait_for("started")
     child.send_signal(signal.SIGTERM)
     child.wait_for("cleaning up")
     time.sleep(A_SECOND_THOUGHT)
     child.send_signal(signal.SIGTERM)
-    assert child.finish(PROMPTLY) == 143
+    assert child.finish() == 143
     assert "cleaned up" not in child.output
     assert is_over("slow_to_clean_up", "interrupted")
 
@@ -244,7 +242,7 @@ def test_a_command_that_waits_for_a_lock_is_interrupted_too(spawn: Spawn) -> Non
         from django_singlejob.management.commands.run_singleton import Command
         connection.ensure_connection()
         print("about to wait")
-        Command().run_from_argv(["manage.py", "run_singleton", "nap", "--wait", "60", "--now"])
+        Command().run_from_argv(["manage.py", "run_singleton", "nap", "--wait", "600", "--now"])
     """,
         "run_singleton",
     )
@@ -252,15 +250,15 @@ def test_a_command_that_waits_for_a_lock_is_interrupted_too(spawn: Spawn) -> Non
     eventually(lambda: handles_signals(waiting))
     time.sleep(A_SECOND_THOUGHT)
     waiting.send_signal(signal.SIGTERM)
-    assert waiting.finish(PROMPTLY) == 143
+    assert waiting.finish() == 143
     assert ends("nap") == ["running"]
 
 
 #: A management command and a shell command that end by SIGTERM, and one that does not.
 TOO_LONG = {
     "management command": ("-m", "shell", "-c", SLEEP),
-    "shell command": ("--", "sh", "-c", "echo started; exec sleep 60"),
-    "stubborn shell command": ("--", "sh", "-c", "trap 'echo got SIGTERM' TERM; while :; do sleep 60; done"),
+    "shell command": ("--", "sh", "-c", "echo started; exec sleep 600"),
+    "stubborn shell command": ("--", "sh", "-c", "trap 'echo got SIGTERM' TERM; while :; do sleep 600; done"),
 }
 
 
@@ -284,7 +282,7 @@ def test_a_job_can_be_interrupted_in_a_query(
     child.wait_for("started")
     if signum:
         child.send_signal(signum)
-    assert child.finish(2 * PROMPTLY) == status
+    assert child.finish() == status
     assert is_over("too_long_a_query", "interrupted")
     kill_connections()  # the server would work on for a minute
 
@@ -293,7 +291,7 @@ def test_a_coroutine_that_waits_can_be_interrupted(spawn: Spawn) -> None:
     child = spawn.command("run_singleton", "async_nap")
     child.wait_for("started")
     child.terminate()
-    assert child.finish(2 * PROMPTLY) == 143
+    assert child.finish() == 143
     assert "cleaned up" in child.output
     assert is_over("async_nap", "interrupted")
 
