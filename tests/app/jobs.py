@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import logging
 import multiprocessing
 import os
@@ -15,7 +16,7 @@ from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from datetime import timedelta
 from functools import partial
-from itertools import chain, repeat
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
@@ -407,7 +408,10 @@ def _where() -> tuple[object, ...]:
 
 def _hold_the_gil() -> None:
     # C calls C: with a function in Python, a signal could still come between its line and its end.
-    sum(chain(map(os.write, [sys.stdout.fileno()], [_line(*_where()).encode()]), repeat(0)))
+    said = map(os.write, [sys.stdout.fileno()], [_line(*_where()).encode()])
+    # Whoever locks it twice waits for ever, and no signal ends that. It needs no processor, which other tests do.
+    mutex = ctypes.create_string_buffer(128)
+    sum(chain(said, map(ctypes.PyDLL(None).pthread_mutex_lock, [mutex, mutex])))
 
 
 def _swallow() -> None:
