@@ -320,7 +320,7 @@ def test_a_guard_ends_with_its_command(spawn: Spawn, go: Path) -> None:
 @once
 @pytest.mark.parametrize("kind", ["swallows every exception", "ends by the signal", "returns"])
 def test_so_does_what_the_body_has_started(spawn: Spawn, go: Path, kind: str) -> None:
-    scene = start(spawn, kind, "stubborn_with_a_process")
+    scene = start(spawn, kind, "stubborn_with_a_process", *WITH_GRACE)
     scene.child.send_signal(signal.SIGSTOP)
     go.touch()
     with job_lock("stubborn", wait=timedelta(minutes=1)):

@@ -137,7 +137,7 @@ def has_told() -> bool:
 def test_a_bar_is_drawn_below_what_the_job_prints(spawn: Spawn, tmp_path: Path, lines: int) -> None:
     printed = [f"line {number}" for number in range(lines)]
     with window(spawn, tmp_path, "--args", f"[{lines}]") as terminal:
-        *begin, bar = terminal.wait_for("[####-")
+        *begin, bar = terminal.wait_for("24 %")
         assert bar == "120 of 500, importing [####----------------]  24 %"
         assert [*terminal.screen.above, *filter(None, begin)] == [*printed, "half"]
         terminal.go.touch()
