@@ -409,7 +409,7 @@ def _where() -> tuple[object, ...]:
 def _hold_the_gil() -> None:
     # C calls C: with a function in Python, a signal could still come between its line and its end.
     said = map(os.write, [sys.stdout.fileno()], [_line(*_where()).encode()])
-    # Whoever locks it twice waits for ever, and no signal ends that. It needs no processor, which other tests do.
+    # To lock it twice is to wait for ever, and no signal ends that. It needs no processor, which other tests do.
     mutex = ctypes.create_string_buffer(128)
     sum(chain(said, map(ctypes.PyDLL(None).pthread_mutex_lock, [mutex, mutex])))
 

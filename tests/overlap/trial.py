@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from tests.overlap.judge import Judge
     from tests.proxy import Proxy
 
-#: How long the lease is, in seconds: short, so that a successor need not wait for long; or so long that a busy machine
-#: renews it in time, and writes the history.
+#: The lease, in seconds: short, so that a successor begins soon; or so that a busy machine renews it in time, and
+#: writes the history.
 SHORT, LASTING = 3, 6
 #: Another command gets the lock of a dead holder within four thirds of a lease. But after ten leases, the database ends
 #: a fenced transaction of which nothing is heard.

@@ -24,7 +24,7 @@ INNOCENT = 3
 
 
 def enqueue_a_culprit_and_innocent_ones(signum: int) -> None:
-    """They are claimed together, by the first worker that begins. The innocent ones are there until they are told."""
+    """They are claimed together, by the first worker that begins. The innocent ones run until a file appears."""
     tasks = [one_off("tasks.crashes", signum), *(one_off("tasks.tells") for _ in range(INNOCENT))]
     for task in tasks:
         task.max_attempts = 3
