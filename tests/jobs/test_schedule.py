@@ -34,7 +34,6 @@ from tests.selection import sampled
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-
 # How many starts the sweep tries for each expression in each zone. For more, set SINGLEJOB_TEST_STARTS=20000.
 STARTS = int(os.environ.get("SINGLEJOB_TEST_STARTS", "10"))
 
