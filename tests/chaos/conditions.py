@@ -21,6 +21,7 @@ from django.db import connections
 from django.db.backends.signals import connection_created
 
 from django_singlejob.process import clock
+from tests.sqlite_clock import replace_clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,7 +85,7 @@ class Conditions:
         if connection.vendor == "mysql" and self._set_clock not in connection.execute_wrappers:
             connection.execute_wrappers.append(self._set_clock)
         if connection.vendor == "sqlite":
-            connection.connection.create_function("strftime", 2, self._strftime)
+            replace_clock(connection.connection, self._now)
         if limits := self._read("limits"):
             with connection.cursor() as cursor:
                 cursor.execute(limits)
@@ -101,18 +102,14 @@ class Conditions:
             (self._shifted.add if offset else self._shifted.discard)(connection.connection)
         return execute(sql, params, many, context)
 
-    def _strftime(self, pattern: str, instant: str) -> str:
-        """SQLite's own function, as far as `DBNow` needs it."""
-        assert (pattern, instant.upper()) == ("%Y-%m-%d %H:%M:%f", "NOW")
-        return f"{datetime.now(UTC) + self._offset('clock'):%Y-%m-%d %H:%M:%S.%f}"[:-3]
+    def _now(self) -> datetime:
+        return datetime.now(UTC) + self._offset("clock")
 
 
 def replace_everywhere(name: str, replacement: Callable[[Any], Any]) -> None:
     """Make every module of the package use `replacement` in place of that function of `clock`. It is passed the real
     function."""
-    real = getattr(clock, name, None)
-    if real is None:
-        return
+    real = getattr(clock, name)
     for module in [module for path, module in sys.modules.items() if path.startswith("django_singlejob")]:
         if getattr(module, name, None) is real:
             setattr(module, name, lambda: replacement(real))

@@ -67,6 +67,7 @@ def verdict(evidence: Evidence) -> list[Violation]:
     """All broken promises."""
     events = evidence.events
     return [
+        *unjudged(events),
         *trusted_beside_another(events),
         *trusted_though_taken(events),
         *alive_beside_another(events),
@@ -81,6 +82,14 @@ def verdict(evidence: Evidence) -> list[Violation]:
         *repeated_slots(events),
         *rows_left(evidence.left),
     ]
+
+
+def unjudged(events: Iterable[Event]) -> Iterator[Violation]:
+    """Bodies run, in callers and in executors. Where nothing runs, nothing is broken either."""
+    kinds = {event["event"] for event in events}
+    for kind, whose in {"trust": "a caller", "alive": "an executor"}.items():
+        if kind not in kinds:
+            yield Violation("there is something to judge", f"no body of {whose} was ever seen")
 
 
 # --- trust

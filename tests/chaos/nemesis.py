@@ -8,7 +8,6 @@ import signal
 from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar
 
-from django_singlejob.process import clock
 from tests.chaos import LEASE
 from tests.chaos.conditions import set_condition
 
@@ -337,10 +336,6 @@ class Limits(Fault):
 
 class Skew(Fault):
     name = "server clock off"
-
-    @classmethod
-    def is_possible(cls, stage: Stage) -> bool:
-        return hasattr(clock, "utc_now")
 
     def begin(self) -> None:
         set_condition(self.stage.folder, f"skew-{self.number}", random.choice([SKEW, -SKEW]))

@@ -39,9 +39,9 @@ def what_is_there(spawn: Spawn) -> set[str]:
 
 
 def what_happened(spawn: Spawn) -> set[str]:
-    """The faults, and the statuses of the runs that ended."""
+    """The kinds of events, the faults, and the statuses of the runs that ended."""
     events = [event for path in spawn.folder.glob("singlejob-chaos-*/history.jsonl") for event in read(path)]
-    return {event.get("status", event.get("name", "")) for event in events if event["event"] in ("finished", "fault")}
+    return {event["event"] for event in events} | {event.get("status", event.get("name", "")) for event in events}
 
 
 def test_if_nothing_goes_wrong_nothing_is_found_and_nothing_is_left(
@@ -49,7 +49,7 @@ def test_if_nothing_goes_wrong_nothing_is_found_and_nothing_is_left(
 ) -> None:
     way = ["--single-statement"] * single_statement
     child = chaos(spawn, database_url, "--seconds=1000", "--faults=history pruned", *way)
-    eventually(lambda: {"successful", "history pruned"} <= what_happened(spawn))
+    eventually(lambda: {"trust", "alive", "successful", "history pruned"} <= what_happened(spawn))
     child.send_signal(signal.SIGINT)
     assert child.finish(120) == 0, child.output
     assert re.search(r"Violations\n +0  none", child.output)
@@ -59,7 +59,7 @@ def test_if_nothing_goes_wrong_nothing_is_found_and_nothing_is_left(
 
 def test_ctrl_c_ends_it_early_and_it_judges_what_there_is(spawn: Spawn, database_url: str) -> None:
     child = chaos(spawn, database_url, "--seconds=1000", "--faults=killed,stopped")
-    child.wait_for("The servers are up")
+    eventually(lambda: {"trust", "alive"} <= what_happened(spawn))
     child.send_signal(signal.SIGINT)
     assert child.finish(120) == 0, child.output
     assert "Violations" in child.output

@@ -35,15 +35,22 @@ def done(at: float, fence: int = 1, **facts: Any) -> Event:
     return event("finished", at, fence, **({"status": "successful", "kept": True} | facts))
 
 
+SEEN = (event("trust", 0, 0, lock="other"), event("alive", 0, 0, lock="other"))
+
+
 def promises(*events: Event, **others: Any) -> list[str]:
     """The promises that are broken. The gates have counted, unless a test says otherwise."""
-    evidence = Evidence(events=events, **({"gates": {"beach": 100, "pool": 100}} | others))
+    evidence = Evidence(events=(*SEEN, *events), **({"gates": {"beach": 100, "pool": 100}} | others))
     return [violation.promise for violation in verdict(evidence)]
 
 
 OVERLAP = "two holders that trust themselves never overlap (I1)"
 ROBBED = "nobody takes the lock of a holder that trusts itself (I5)"
 LATE = "nothing from lease.atomic() commits after a later grant (I4)"
+
+
+def test_if_nothing_ran_nothing_is_proven() -> None:
+    assert [each.promise for each in verdict(Evidence())] == ["there is something to judge"] * 2
 
 
 def test_one_after_the_other_is_fine() -> None:
@@ -77,7 +84,7 @@ def test_two_locks_have_nothing_to_do_with_each_other() -> None:
 
 def test_an_overlap_is_reported_with_its_time_and_its_samples() -> None:
     history = [start(1, server=3), start(2, 2), trust(2.5, server=3), trust(2.75, server=3)]
-    (violation,) = verdict(Evidence(events=history, gates={"beach": 2}))
+    (violation,) = verdict(Evidence(events=[*SEEN, *history], gates={"beach": 2}))
     assert (violation.at, violation.lock) == (2.5, "beach")
     assert "fence 1 (server 3" in violation.what
     assert "from 2.500 to 2.750, 2 samples, after fence 2" in violation.what

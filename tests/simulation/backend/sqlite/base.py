@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from django.db.backends.sqlite3 import base
 
 from tests.simulation import world
 from tests.simulation.backend.stepping import Session, Stepped, Stepping
+from tests.sqlite_clock import replace_clock
 
 if TYPE_CHECKING:
     from tests.simulation.baton import Process
 
-_NOW = "%Y-%m-%d %H:%M:%f"
-_WRITTEN = "%Y-%m-%d %H:%M:%S"
+BEFORE = datetime(2029, 12, 31, tzinfo=UTC)
 #: Connections that are open and not in use, by file.
 _idle: dict[str, list[sqlite3.Connection]] = {}
 
@@ -124,7 +125,7 @@ class DatabaseWrapper(Stepping, base.DatabaseWrapper):
 
     def _opened(self, params: Any) -> sqlite3.Connection:
         raw: sqlite3.Connection = base.DatabaseWrapper.get_new_connection(self, params)
-        raw.create_function("strftime", 2, _strftime)
+        replace_clock(raw, _now)
         return raw
 
     def create_cursor(self, name: str | None = None) -> Any:
@@ -144,12 +145,5 @@ class DatabaseWrapper(Stepping, base.DatabaseWrapper):
         return bool(session.changes != before)
 
 
-def _strftime(form: str, instant: str | None) -> str | None:
-    """The database's clock, for ``Now``; and an instant as it is written, for the constraints of the tables."""
-    if form == _WRITTEN:
-        return instant and instant[:19]
-    if instant is None or form != _NOW or instant.upper() != "NOW":
-        raise ValueError(f"The simulation does not know strftime({form!r}, {instant!r}).")
-    if world.current is None:
-        return "2029-12-31 00:00:00.000"
-    return world.current.database_now.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+def _now() -> datetime:
+    return world.current.database_now if world.current else BEFORE
