@@ -70,9 +70,10 @@ class Order(NamedTuple):
         wakers: Sequence[int] = (),
     ) -> "Order":
         """The order to run work of that kind under the lease."""
-        grant = lease.grant._replace(
-            columns={}, before={}, request=lease.grant.request._replace(policy=None, one_off=None)
-        )
+        grant = lease.grant
+        # A retry has its slot from its one-off.
+        request = grant.request._replace(policy=None, one_off=None, slot=grant.slot_of_run)
+        grant = grant._replace(columns={}, before={}, request=request)
         return cls(kind, facts, grant, database_of_locks(), heeds_any_signal, is_last, wakers=wakers)
 
 
