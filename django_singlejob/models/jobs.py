@@ -343,6 +343,7 @@ class JobStatus(Row):
         now: datetime
         last_error: str | None
         last_success_at: datetime | None
+        failing_since: datetime | None
         started_recently: bool | None
         is_ill: bool
         timeline: int

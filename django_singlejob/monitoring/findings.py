@@ -376,7 +376,7 @@ def _servers(health: Health) -> Sequence[str]:
 
 
 def _since(health: Health) -> datetime | None:
-    """When the state began, as far as the rows tell; of a failure, when the last one ended; of a run that takes too
+    """When the state began, as far as the rows tell; of failures, when the first of them ended; of a run that takes too
     long, when it began."""
     status, lock = health.status, health.lock
     if health.state == State.STALE and lock:
@@ -385,9 +385,10 @@ def _since(health: Health) -> datetime | None:
         return lock.acquired_at
     if health.state in (State.OVERDUE, State.DELAYED) and status:
         return due_since(status)
-    # Of an abandoned run, nobody knows when it ended.
-    if health.state == State.FAILING and status and status.last_status in ("failed", "interrupted"):
-        return status.last_finished_at
+    if health.state == State.FAILING and status:
+        # Of an abandoned run, nobody knows when it ended.
+        last = status.last_finished_at if status.last_status in ("failed", "interrupted") else None
+        return getattr(status, "failing_since", None) or last
     return None
 
 

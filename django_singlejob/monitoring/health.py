@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from django.db import models
 from django.db.models import Case, F, OuterRef, Q, Subquery, When
-from django.db.models.functions import Substr
+from django.db.models.functions import Coalesce, Substr
 from django.utils.translation import gettext, gettext_lazy as _
 
 from django_singlejob.conf import options
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from django_singlejob.models import JobLock, JobStatus
     from django_singlejob.models.jobs import JobStatusQuerySet
     from django_singlejob.models.locks import JobLockQuerySet
+    from django_singlejob.models.runs import JobRunQuerySet
 
 # A slot that has been due for longer is overdue: neither cron nor a worker requests it.
 OVERDUE = MISFIRE_GRACE
@@ -188,13 +189,13 @@ def worst_locks_first(locks: "JobLockQuerySet") -> "JobLockQuerySet":
 
 
 def telling_last_runs(gates: "JobStatusQuerySet") -> "JobStatusQuerySet":
-    """With ``last_error``, of the last failure if the job is failing, and ``last_success_at``. They are ``None`` if
-    that run has been pruned. The history is read only for jobs whose last run was not successful."""
-    ended = runs().filter(job_name=OuterRef("name")).order_by("-started_at", "-pk")
-    # Not filter(): SQLite would prefer the status's index to the job's, and read the runs of all jobs for each.
-    failed = ended.exclude(status__in={*RunStatus.values} - {*FAILURES})
-    successful = ended.exclude(status__in={*RunStatus.values} - {"successful"})
+    """With ``last_error``, of the last failure if the job is failing, ``last_success_at``, and ``failing_since``, when
+    the first failure after that ended. They are ``None`` if that run has been pruned. The history is read only for jobs
+    whose last run was not successful."""
+    failed, successful = _latest("name", FAILURES), _latest("name", ["successful"])
     error = Subquery(failed.values(start=Substr("error", 1, ERROR_LENGTH))[:1])
+    success_before = Subquery(_latest("job_name", ["successful"]).values("started_at")[:1])
+    first = failed.filter(started_at__gt=Coalesce(success_before, EPOCH)).order_by("started_at", "pk")
     success = Case(
         When(last_status="successful", then=F("last_finished_at")),
         When(consecutive_failures__gt=0, then=Subquery(successful.values("finished_at")[:1])),
@@ -203,8 +204,16 @@ def telling_last_runs(gates: "JobStatusQuerySet") -> "JobStatusQuerySet":
     facts = {
         "last_error": Case(When(consecutive_failures__gt=0, then=error), output_field=models.TextField()),
         "last_success_at": success,
+        "failing_since": Case(When(consecutive_failures__gt=1, then=Subquery(first.values("finished_at")[:1]))),
     }
     return gates.annotate(**facts)
+
+
+def _latest(name: str, statuses: Collection[str]) -> "JobRunQuerySet":
+    """The runs of the job that has its name in that column of the outer query, with these statuses, latest first."""
+    # Not filter(): SQLite would prefer the status's index to the job's, and read the runs of all jobs for each.
+    others = {*RunStatus.values} - {*statuses}
+    return runs().filter(job_name=OuterRef(name)).exclude(status__in=others).order_by("-started_at", "-pk")
 
 
 class _Choice(NamedTuple):

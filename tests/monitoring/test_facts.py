@@ -130,6 +130,17 @@ def test_a_failing_job_has_its_last_error_and_its_last_success() -> None:
     assert success.finished_at == found.last_success_at
 
 
+def test_it_is_failing_since_the_first_failure_after_its_last_success() -> None:
+    job(consecutive_failures=2, run_count=4, last_status="failed", last_finished_at=DBNow())
+    ran("failed", 9 * HOUR)
+    ran("successful", 8 * HOUR)
+    ran("failed", 2 * HOUR)
+    ran("interrupted", HOUR)
+    ran("failed", 3 * HOUR, "another")
+    (finding,) = (each for each in django_singlejob.status().findings if each.subject == "nightly")
+    assert finding.since == JobRun.objects.filter(job_name="nightly").order_by("-started_at")[1].finished_at
+
+
 def test_of_what_has_been_pruned_nothing_is_known() -> None:
     job(consecutive_failures=1, run_count=1, last_status="failed")
     (found,) = django_singlejob.status().jobs
