@@ -31,7 +31,7 @@ from django_singlejob.monitoring.health import schedule_of
 from django_singlejob.monitoring.marks import marks
 from django_singlejob.monitoring.verdict import UnknownName
 from django_singlejob.monitoring.workers import REMEMBERED, Server, servers
-from django_singlejob.process.clock import instant_in_words
+from django_singlejob.process.clock import instant_in_words, saturated
 from django_singlejob.process.escaping import listed, shown
 
 if TYPE_CHECKING:
@@ -195,7 +195,8 @@ class JobFacts:
     @property
     def grace(self) -> timedelta:
         """How late a slot may run."""
-        return self.job.policy.misfire_grace if self.job and self.job.policy else MISFIRE_GRACE
+        # It is added to instants.
+        return saturated(self.job.policy.misfire_grace) if self.job and self.job.policy else MISFIRE_GRACE
 
     @cached_property
     def has_all_runs(self) -> bool:

@@ -429,3 +429,9 @@ def test_a_slot_whose_grant_was_given_back_is_due() -> None:
     ran(slot - 2 * MINUTE)
     gates().update(abandoned=True, last_slot=slot, last_attempt=0, next_slot=slot + MINUTE)
     assert counts(ledger_of("nightly", slot - 2 * MINUTE, slot + MINUTE / 2)) == {"ran": 1, "due": 2}
+
+
+def test_a_grace_without_end_is_added_to_no_instant() -> None:
+    scheduled(schedule="@hourly", misfire_grace=timedelta.max)
+    all_ran(night(), NIGHT + 3 * HOUR)
+    assert counts(of()) == {"ran": 23, "taken_together": 1}
