@@ -25,6 +25,7 @@ from django_singlejob.jobs import registry
 from django_singlejob.jobs.registry import Job
 from django_singlejob.jobs.slots import MisfireOutcome
 from django_singlejob.models.alerts import JobAlert, alerts
+from django_singlejob.models.one_offs import one_offs
 from django_singlejob.models.rows import delete_rows
 from django_singlejob.models.runs import FAILURES, runs
 from django_singlejob.monitoring.findings import Finding, Trouble
@@ -171,7 +172,9 @@ def _is_well(row: JobAlert, scope: Scope, verdict: Verdict) -> bool:
     if row.kind in (Trouble.SILENT, Trouble.IMPEDED):
         return any(server.hostname == row.subject and server.is_asking for server in verdict.servers)
     if row.kind in (Trouble.NO_WORKER, Trouble.UNSERVED, Trouble.LATE, Trouble.FAILED):
-        return any(queue.name == row.subject for queue in verdict.queues)
+        is_seen = any(queue.name == row.subject for queue in verdict.queues)
+        # What is due in a queue that is not seen is of jobs that are paused.
+        return is_seen or not (scope.is_narrow or one_offs().in_queues([row.subject]).due().exists())
     return not scope.is_narrow
 
 

@@ -17,6 +17,7 @@ from django.db.models import F
 from django_singlejob import SkipRun, current_run, singleton_job
 from django_singlejob.exceptions import SingleJobError
 from django_singlejob.integrations import mails
+from django_singlejob.models import OneOffJob
 from django_singlejob.models.alerts import alerts
 from django_singlejob.models.jobs import gates
 from django_singlejob.models.passes import passes
@@ -285,6 +286,28 @@ def test_a_server_that_does_not_ask_any_more_is_sent() -> None:
     record(mine)
     passes().update(seen_at=DBNow() - HOUR, first_seen_at=DBNow() - 2 * DAY)
     assert looked(1) == ["web-9: not asking any more"]
+
+
+def test_a_queue_is_well_again_once_nothing_is_left_in_it() -> None:
+    failing().enqueue()
+    OneOffJob.objects.update(run_after=DBNow() - HOUR)
+    (subject,) = looked(1)
+    assert subject.startswith("default: ")
+    gates().remember("nightly")
+    gates().pause("nightly")
+    assert looked(1) == [subject]  # a pause proves nothing
+    gates().resume("nightly")
+    OneOffJob.objects.update(status="done", finished_at=DBNow())
+    assert looked(2)[-1] == "default: well again"
+
+
+def test_so_is_one_in_which_nothing_has_failed_for_an_hour() -> None:
+    failing().enqueue()
+    OneOffJob.objects.update(status="failed", finished_at=DBNow())
+    (subject,) = looked(1)
+    assert subject.startswith("default: ")
+    OneOffJob.objects.update(finished_at=DBNow() - 2 * HOUR)
+    assert looked(2)[-1] == "default: well again"
 
 
 def test_slots_that_were_given_up_are_told_once_a_day() -> None:
