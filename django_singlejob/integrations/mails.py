@@ -152,13 +152,27 @@ def _mail_recovery(scope: Scope, verdict: Verdict) -> None:
     """Mail that something is over, if a mail said that it had begun, and if that is proven."""
     rows = alerts().filter(is_sent=True).exclude(kind=MISFIRED)
     for row in rows.filter(subject__in=scope.jobs) if scope.is_narrow else rows:
-        if _is_well(row, scope, verdict) and rows.filter(pk=row.pk).update(is_sent=False) == 1:
+        if _is_forgotten(row, scope, verdict):
+            _close(row)
+        elif _is_well(row, scope, verdict) and rows.filter(pk=row.pk).update(is_sent=False) == 1:
             job = registry.get(row.subject) if registry.is_known(row.subject) else None
             text = f"{row.subject} is not {row.kind} any more.\n"
             if not send(addresses_of(job), f"{row.subject}: well again", text):
                 alerts().filter(pk=row.pk).update(is_sent=True)
-            elif not delete_rows(alerts().filter(pk=row.pk, acknowledged_until=None)):
-                alerts().filter(pk=row.pk).update(sent_at=None)
+            else:
+                _close(row)
+
+
+def _close(row: JobAlert) -> None:
+    """Take note that nothing more is to be mailed of it. Who has acknowledged it is kept."""
+    if not delete_rows(alerts().filter(pk=row.pk, acknowledged_until=None)):
+        alerts().filter(pk=row.pk).update(is_sent=False, sent_at=None)
+
+
+def _is_forgotten(row: JobAlert, scope: Scope, verdict: Verdict) -> bool:
+    """Whether it is about a server that is gone for good: then it will never be proven to be well."""
+    is_of_server = row.kind in (Trouble.SILENT, Trouble.IMPEDED) and not scope.is_narrow
+    return is_of_server and all(server.hostname != row.subject for server in verdict.servers)
 
 
 def _is_well(row: JobAlert, scope: Scope, verdict: Verdict) -> bool:

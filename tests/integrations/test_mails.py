@@ -288,6 +288,15 @@ def test_a_server_that_does_not_ask_any_more_is_sent() -> None:
     assert looked(1) == ["web-9: not asking any more"]
 
 
+def test_a_server_that_is_gone_for_good_is_forgotten_here_too() -> None:
+    record(Mark(this_process()._replace(hostname="web-9")))
+    passes().update(seen_at=DBNow() - HOUR, first_seen_at=DBNow() - 2 * DAY)
+    assert looked(1) == ["web-9: not asking any more"]
+    passes().update(seen_at=DBNow() - 4 * DAY, first_seen_at=DBNow() - 6 * DAY)
+    assert looked(1) == ["web-9: not asking any more"]  # that it is well is not proven
+    assert not alerts().exists()
+
+
 def test_a_queue_is_well_again_once_nothing_is_left_in_it() -> None:
     failing().enqueue()
     OneOffJob.objects.update(run_after=DBNow() - HOUR)
