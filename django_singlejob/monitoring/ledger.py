@@ -208,8 +208,10 @@ class Known(NamedTuple):
 def _known(facts: JobFacts) -> Known | None:
     """``None``: neither a run nor a note tells that it had a schedule."""
     recorded = [facts.first_slot, facts.status.next_slot if facts.status else None]
-    noted = [change.at if change.before else _begin_after(change) for change in islice(changes(facts.notes), 1)]
-    known = sorted(filter(None, (*recorded, *noted)))
+    noted = [*changes(facts.notes)]
+    begins = [change.at if change.before else _begin_after(change) for change in noted[:1]]
+    # The first schedule may have been replaced before it had a slot, by one whose slots come earlier.
+    known = sorted(filter(None, (*recorded, *begins, *(change.note.first_slot for change in noted[1:]))))
     complete = known if facts.has_all_runs else sorted(filter(None, recorded))
     return Known(known[0], complete[0] if complete else facts.now) if known else None
 

@@ -431,6 +431,16 @@ def test_a_slot_whose_grant_was_given_back_is_due() -> None:
     assert counts(ledger_of("nightly", slot - 2 * MINUTE, slot + MINUTE / 2)) == {"ran": 1, "due": 2}
 
 
+def test_a_schedule_that_replaces_another_before_its_first_slot_is_known_from_its_own_first_slot() -> None:
+    scheduled(schedule="@hourly")
+    changed(NIGHT + 10 * MINUTE, "", "0 12 * * *", NIGHT + 12 * HOUR)
+    changed(NIGHT + 20 * MINUTE, "0 12 * * *", "0 * * * *", NIGHT + HOUR)
+    noted("missed", NIGHT + 2 * HOUR, first_slot=NIGHT + HOUR, last_slot=NIGHT + HOUR, number=1, details="dropped")
+    all_ran(night(begin=NIGHT + 2 * HOUR))
+    found = of()
+    assert (counts(found), found.since) == ({"missed": 1, "ran": 22}, NIGHT + HOUR)
+
+
 def test_a_grace_without_end_is_added_to_no_instant() -> None:
     scheduled(schedule="@hourly", misfire_grace=timedelta.max)
     all_ran(night(), NIGHT + 3 * HOUR)
