@@ -186,6 +186,8 @@ def _is_well(row: JobAlert, scope: Scope, verdict: Verdict) -> bool:
     if row.kind in (Trouble.SILENT, Trouble.IMPEDED):
         return any(server.hostname == row.subject and server.is_asking for server in verdict.servers)
     if row.kind in (Trouble.NO_WORKER, Trouble.UNSERVED, Trouble.LATE, Trouble.FAILED):
+        if any((found.about, found.subject) == ("queue", row.subject) for found in verdict.findings):
+            return False
         is_seen = any(queue.name == row.subject for queue in verdict.queues)
         # What is due in a queue that is not seen is of jobs that are paused.
         return is_seen or not (scope.is_narrow or one_offs().in_queues([row.subject]).due().exists())

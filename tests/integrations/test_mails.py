@@ -319,6 +319,16 @@ def test_so_is_one_in_which_nothing_has_failed_for_an_hour() -> None:
     assert looked(2)[-1] == "default: well again"
 
 
+def test_another_trouble_of_a_queue_is_no_recovery() -> None:
+    failing().enqueue()
+    OneOffJob.objects.update(run_after=DBNow() - HOUR)
+    (first,) = looked(1)
+    record(Mark(this_process(), queues=["mail"]))  # a worker begins, but for another queue
+    (_, second) = looked(2)
+    assert first != second
+    assert not second.endswith("well again")
+
+
 def test_slots_that_were_given_up_are_told_once_a_day() -> None:
     job = scheduled(catch_up="none")
     follow_code()
