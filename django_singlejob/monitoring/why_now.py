@@ -114,7 +114,8 @@ def _late_now(known: JobFacts) -> Answer | None:
 def _recently(known: JobFacts) -> Answer | None:
     interval = known.job.min_interval if known.job else None
     started = known.status.last_started_at if known.status else None
-    if interval and started and known.now - started < interval:
+    # As the gate sees it: a start that is further ahead was before the clock was set back, and holds up nothing.
+    if interval and started and abs(known.now - started) < interval:
         return known.say(Cause.STARTED_RECENTLY, started=started, time=interval)
     return None
 

@@ -411,6 +411,11 @@ def started_a_moment_ago() -> None:
     gates().update(last_started_at=DBNow() - MINUTE)
 
 
+def started_before_the_clock_was_set_back() -> None:
+    started_a_moment_ago()
+    gates().update(last_started_at=DBNow() + DAY)  # the gate lets it run
+
+
 def nobody_asks() -> None:
     due()
     seen("web-1", ago=2 * HOUR)
@@ -539,6 +544,7 @@ NOW: list[tuple[Callable[[], None], Cause, str]] = [
     (paused_now, Cause.PAUSED, "supplier down"),
     (the_database_was_ahead, Cause.CLOCK, "set back"),
     (started_a_moment_ago, Cause.STARTED_RECENTLY, "1 hour"),
+    (started_before_the_clock_was_set_back, Cause.NOT_KNOWN, "nothing"),
     (nobody_asks, Cause.NOBODY, "no server"),
     (only_others_ask, Cause.NOT_HERE, "web2"),
     (nothing_marks, Cause.NOT_KNOWN, "nothing"),
