@@ -43,7 +43,7 @@ class Options(NamedTuple):
     overrun_factor: float = 3.0
     """A run overruns if it takes longer than this many times its job's mean duration."""
     history_days: int = 30
-    """Runs that are older than this many days are pruned."""
+    """Runs, one-offs and notes that are older than this many days are pruned."""
     history_keep: int = 1000
     """How many runs of each job are kept; older ones are pruned."""
     output: int = 10_000
