@@ -31,8 +31,8 @@ class JobSignal(Signal):
 #: ``run`` (a ``CurrentRun``): the lock was acquired, and the job's function is about to be called.
 job_started = JobSignal()
 
-#: ``run`` (a ``CurrentRun``), ``status`` (a ``JobRun.Status``), ``duration`` (timedelta), ``error`` (an exception or
-#: ``None``): the run has ended, and its lock is released.
+#: ``run`` (a ``CurrentRun``), ``status`` (a value of ``JobRun.Status``), ``duration`` (timedelta), ``error`` (an
+#: exception or ``None``): the run has ended, and its lock is released.
 job_finished = JobSignal()
 
 #: ``reason`` (a ``Reason``): a call did not run.
