@@ -174,9 +174,9 @@ def singleton_job(name: Any = None, **settings: Any) -> Any:
         name: a name that is unique in the project, of 1 to 200 of the characters ``a-z 0-9 _ . : -``; default: the
             function's name.
         schedule: when ``run_singleton`` and ``singleton_worker`` run the job: a cron expression of five fields, one of
-            ``@hourly @daily @weekly @monthly @yearly``, or a ``timedelta``, whose multiples since the Unix epoch are
-            the slots. Each slot runs once. Without a schedule, the job runs whenever it is called. An ``H`` in a cron
-            expression is a value that a hash of the job's name chooses.
+            ``@hourly @daily @midnight @weekly @monthly @yearly @annually``, or a ``timedelta``, whose multiples since
+            the Unix epoch are the slots. Each slot runs once. Without a schedule, the job runs whenever it is called.
+            An ``H`` in a cron expression is a value that a hash of the job's name chooses.
         time_zone: the IANA time zone of the cron expression; default: ``settings.TIME_ZONE``.
         catch_up: what happens to missed slots: ``"none"`` drops them, ``"latest"`` makes one run for all of them, and
             ``"all"`` runs each of the newest 100, oldest first.
