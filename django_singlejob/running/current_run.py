@@ -30,7 +30,7 @@ class CurrentRun:
         lease: the right to run it. Call ``lease.check()`` in long loops, and write inside ``lease.atomic()``.
         slot: the instant at which its schedule was due (aware, UTC), also if somebody runs it by hand, and in a retry;
             ``None`` if it is not the run of a slot.
-        attempt: 1, or more if it repeats a run that was cut off.
+        attempt: 1, or more if it repeats a run that failed or was cut off.
     """
 
     job: Job
