@@ -56,7 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser, *, has_project: bool) -> None
     parser.add_argument(
         "--check",
         action="store_true",
-        help="Compares the next 200 instants of each line or rule and its job, also across changes of clocks.",
+        help="Compares the next 200 instants of each line or rule and its job, also across changes of clocks. Exits "
+        "with 1 if some differ.",
     )
 
 

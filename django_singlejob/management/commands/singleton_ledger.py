@@ -32,7 +32,7 @@ NOT_ONCE = {*NOT_RUN, SlotOutcome.TWICE, SlotOutcome.DUE, SlotOutcome.SCHEDULE_N
 class Command(CallableCommand):
     help = (
         "Lists what became of each slot: how many ran once, twice or not at all, and why. Exits with 1 if a slot was "
-        "missed, and with 2 if one ran twice."
+        "missed or cut off, and with 2 if one ran twice."
     )
     requires_system_checks = ()
 
