@@ -12,6 +12,7 @@ import pytest
 from django.core import mail
 from django.core.mail.backends import locmem
 from django.db import connections
+from django.db.backends.signals import connection_created
 from django.db.models import F
 
 from django_singlejob import SkipRun, current_run, singleton_job
@@ -118,6 +119,20 @@ def test_a_failure_is_sent_at_once_and_once() -> None:
         assert words in text, text
     run(job)
     told(1)
+
+
+@pytest.mark.django_db
+def test_in_a_transaction_of_a_projects_test_nothing_looks_for_it() -> None:
+    others = list[Any]()
+
+    def note(connection: Any, **_: Any) -> None:
+        others.append(connection)
+
+    connection_created.connect(note)
+    run(failing())
+    settled()
+    connection_created.disconnect(note)
+    assert (others, mail.outbox) == ([], [])
 
 
 def test_it_is_sent_again_after_a_day_and_when_it_is_over() -> None:

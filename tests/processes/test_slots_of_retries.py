@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from django.utils import timezone
 
-from django_singlejob.models.one_offs import one_offs
-from django_singlejob.models.runs import runs
-from django_singlejob.process.clock import DBNow
+from django_singlejob.models import JobRun, OneOffJob
 from tests.databases import APPS
 
 if TYPE_CHECKING:
@@ -37,8 +36,8 @@ def test_a_retry_knows_the_slot(spawn: Spawn) -> None:
     first = spawn.code(COMMAND, "run_singleton", "nightly", "--slot", "2026-11-22T03:00")
     first.finish()
     assert f"attempt 1 at {SLOT}" in first.output
-    one_offs().update(run_after=DBNow())
+    OneOffJob.objects.update(run_after=timezone.now())
     again = spawn.code(COMMAND, "singleton_worker", "--once")
     again.finish()
     assert f"attempt 2 at {SLOT}" in again.output
-    assert [run.retried_slot and run.retried_slot.isoformat() for run in runs().order_by("pk")] == [None, SLOT]
+    assert [run.retried_slot and run.retried_slot.isoformat() for run in JobRun.objects.order_by("pk")] == [None, SLOT]
