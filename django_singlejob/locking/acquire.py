@@ -7,7 +7,7 @@ send a heartbeat. One place decides whether to retry.
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -104,6 +104,8 @@ class Acquisition:
             raise  # what may have been granted is released at exit, or left to expire
         except BaseException:
             self.leave_nothing()  # it may have come after a COMMIT, as a Ctrl-C during one does
+            with suppress(Error):
+                transactions.leave_no_transaction(self._alias)  # or after a BEGIN of which Django does not know yet
             raise
         if isinstance(answer, Lease):
             begin(answer.token)

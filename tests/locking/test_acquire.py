@@ -488,3 +488,17 @@ class TestADatabaseThatIsReadOnlyForAMoment:
         with pytest.raises(DatabaseUnusable, match="is read-only"):
             ask(wait=SECOND)
         assert begun_at + 1 <= clock.local_now() < begun_at + 5
+
+
+@pytest.mark.on_database("sqlite")
+def test_what_a_handler_of_signals_raises_right_after_begin_leaves_no_transaction() -> None:
+    def begin_and_raise(execute: Callable[..., Any], sql: str, *arguments: Any) -> Any:
+        done = execute(sql, *arguments)
+        if sql.startswith("BEGIN"):
+            raise KeyboardInterrupt
+        return done
+
+    with connection.execute_wrapper(begin_and_raise), pytest.raises(KeyboardInterrupt):
+        take("nightly")
+    assert not connection.connection.in_transaction
+    take("nightly").release()
