@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from django_singlejob.models import JobLock
 from django_singlejob.process.alive import EVERY
 from django_singlejob.running.watch import LAST_WORDS, LONGEST_CALL
 from tests.databases import APPS
@@ -90,7 +91,7 @@ def test_a_long_job_does_not(spawn: Spawn, probed: Probed, go: Path, options: li
     enqueue("tells")
     interval = [] if options else ["--interval", "600"]  # however rarely it looks
     child = spawn_worker(spawn, probed, *options, *interval)
-    child.wait_for("started")
+    eventually(JobLock.objects.filter(job_name="tells").exists)
     is_touched_again(probed)
     go.touch()
     eventually(all_are_done)

@@ -267,9 +267,13 @@ def each_came_when_the_one_before_had_left(job: str) -> None:
     spans = sorted((float(begun), float(ended)) for begun, ended, _ in (name.split("/") for name in rows))
     print(f"{job} ran {len(spans)} times in {spans[-1][1] - spans[0][0]:.1f} s.")
     assert all(ended <= begun for (_, ended), (begun, _) in pairwise(spans))
-    # A busy machine makes only a few runs: what counts is that each was recorded once and overlapped with no other.
-    assert Counter.objects.get(name="sum").value == len(spans) > 1
-    assert ends(job) == ["successful"] * len(spans)
+    # A busy machine makes only a few runs: what counts is that each was recorded once and overlapped with no other. The
+    # signals that end the workers may cut off the last one.
+    statuses = ends(job)
+    cut_off = statuses.count("interrupted")
+    assert statuses[: len(statuses) - cut_off] == ["successful"] * (len(statuses) - cut_off)
+    assert cut_off <= 2
+    assert 1 < statuses.count("successful") <= len(spans) <= Counter.objects.get(name="sum").value <= len(statuses)
     assert nothing_is_locked()
 
 
