@@ -7,6 +7,7 @@ from tests.mutants.mutant import ONCE, Mutant, Witness
 
 LEFTOVERS = "django_singlejob/running/leftovers.py"
 ONE_OFFS = "django_singlejob/models/one_offs.py"
+ORDER = "django_singlejob/running/order.py"
 RELEASE = "django_singlejob/locking/release.py"
 SERVING = "django_singlejob/running/serving.py"
 SUPERVISOR = "django_singlejob/running/supervisor.py"
@@ -79,6 +80,12 @@ OF_EXECUTORS = (
                 ONCE,
             ),
         ),
+    ),
+    Mutant(
+        name="retry-without-its-slot",
+        breaks="The body of a retry does not know its slot.",
+        edits=(Edit(ORDER, "one_off=None, slot=grant.slot_of_run)", "one_off=None)"),),
+        tests=(Witness("tests/processes/test_slots_of_retries.py::test_a_retry_knows_the_slot", ONCE),),
     ),
     Mutant(
         name="not-begun-uses-the-one-off-up",

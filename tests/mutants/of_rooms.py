@@ -221,6 +221,18 @@ OF_THE_LEDGER = (
         tests=(Witness(f"{LEDGER_TESTS}::test_the_attempts_at_a_slot_are_one_run", ONCE),),
     ),
     Mutant(
+        name="ledger-from-the-first-schedule-alone",
+        breaks="Slots before the first one of a schedule that was soon replaced are not in the ledger.",
+        edits=(Edit(LEDGER, "for change in noted[1:]", "for change in noted[:0]"),),
+        tests=(
+            Witness(
+                f"{LEDGER_TESTS}::"
+                "test_a_schedule_that_replaces_another_before_its_first_slot_is_known_from_its_own_first_slot",
+                ONCE,
+            ),
+        ),
+    ),
+    Mutant(
         name="ledger-twice-by-hand",
         breaks="A slot that failed, and was run again by hand, counts as run twice.",
         edits=(Edit(LEDGER, 'if run.slot and run.trigger != "manual"]', "if run.slot]"),),
@@ -298,6 +310,18 @@ OF_ALERTS = (
         breaks="A job that is paused, or overdue as well, counts as well again.",
         edits=(Edit(MAILS, "return is_gone or states in ([State.RUNNING], [State.IDLE])", "return True"),),
         tests=(Witness(f"{MAIL_TESTS}::test_what_proves_no_success_is_no_recovery", ONCE),),
+    ),
+    Mutant(
+        name="queue-never-well-again",
+        breaks="A queue in which nothing is left is not mailed to be well again.",
+        edits=(Edit(MAILS, "return is_seen or not (", "return is_seen and not ("),),
+        tests=(Witness(f"{MAIL_TESTS}::test_a_queue_is_well_again_once_nothing_is_left_in_it", ONCE),),
+    ),
+    Mutant(
+        name="lost-server-kept",
+        breaks="The row of a mail about a server that is gone for good stays for ever.",
+        edits=(Edit(MAILS, "if _is_forgotten(row, scope, verdict):", "if False:"),),
+        tests=(Witness(f"{MAIL_TESTS}::test_a_server_that_is_gone_for_good_is_forgotten_here_too", ONCE),),
     ),
     Mutant(
         name="acknowledged-for-ever",
