@@ -312,9 +312,11 @@ OF_ALERTS = (
         tests=(Witness(f"{MAIL_TESTS}::test_what_proves_no_success_is_no_recovery", ONCE),),
     ),
     Mutant(
-        name="queue-never-well-again",
-        breaks="A queue in which nothing is left is not mailed to be well again.",
-        edits=(Edit(MAILS, "return is_seen or not (", "return is_seen and not ("),),
+        name="paused-queue-is-well-again",
+        breaks="A queue is mailed to be well again when the jobs of what is due in it are paused.",
+        edits=(
+            Edit(MAILS, "(scope.is_narrow or one_offs().in_queues([row.subject]).due().exists())", "scope.is_narrow"),
+        ),
         tests=(Witness(f"{MAIL_TESTS}::test_a_queue_is_well_again_once_nothing_is_left_in_it", ONCE),),
     ),
     Mutant(
