@@ -194,7 +194,8 @@ def telling_last_runs(gates: "JobStatusQuerySet") -> "JobStatusQuerySet":
     whose last run was not successful."""
     failed, successful = _latest("name", FAILURES), _latest("name", ["successful"])
     error = Subquery(failed.values(start=Substr("error", 1, ERROR_LENGTH))[:1])
-    success_before = Subquery(_latest("job_name", ["successful"]).values("started_at")[:1])
+    # It belongs to the gate, not to the run around it: so it is read once, and the runs before it are not read at all.
+    success_before = Subquery(_latest(OuterRef("name"), ["successful"]).values("started_at")[:1])
     first = failed.filter(started_at__gt=Coalesce(success_before, EPOCH)).order_by("started_at", "pk")
     success = Case(
         When(last_status="successful", then=F("last_finished_at")),
@@ -209,7 +210,7 @@ def telling_last_runs(gates: "JobStatusQuerySet") -> "JobStatusQuerySet":
     return gates.annotate(**facts)
 
 
-def _latest(name: str, statuses: Collection[str]) -> "JobRunQuerySet":
+def _latest(name: str | OuterRef, statuses: Collection[str]) -> "JobRunQuerySet":
     """The runs of the job that has its name in that column of the outer query, with these statuses, latest first."""
     # Not filter(): SQLite would prefer the status's index to the job's, and read the runs of all jobs for each.
     others = {*RunStatus.values} - {*statuses}
