@@ -12,6 +12,7 @@ import pytest
 from django.conf import settings
 from django.db import connection
 from django.db.backends.postgresql.operations import DatabaseOperations
+from hypothesis import HealthCheck, settings as hypothesis_settings
 
 from django_singlejob.locking import at_exit, heartbeat, recording
 from tests import flush
@@ -22,6 +23,12 @@ from tests.selection import is_granted_both_ways
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+# How long an example takes says nothing on a busy machine.
+hypothesis_settings.register_profile(
+    "busy", hypothesis_settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+hypothesis_settings.load_profile("busy")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
