@@ -7,7 +7,7 @@ send a heartbeat. One place decides whether to retry.
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -103,9 +103,7 @@ class Acquisition:
         except DatabaseUnreachable:
             raise  # what may have been granted is released at exit, or left to expire
         except BaseException:
-            self.leave_nothing()  # it may have come after a COMMIT, as a Ctrl-C during one does
-            with suppress(Error):
-                transactions.leave_no_transaction(self._alias)  # or after a BEGIN of which Django does not know yet
+            self._undo()
             raise
         if isinstance(answer, Lease):
             begin(answer.token)
@@ -136,6 +134,13 @@ class Acquisition:
         are_released = [release_granted(token) for token in self._in_doubt]
         self._in_doubt.clear()
         return all(are_released)
+
+    def _undo(self) -> None:
+        """Undo what was done when an error came. A Ctrl-C may come during a COMMIT, in the middle of another statement,
+        or right after a BEGIN of which Django does not know yet."""
+        self.leave_nothing()
+        if not transactions.is_private(self._alias):
+            transactions.drop(self._alias)
 
     @property
     def _is_patience_over(self) -> bool:

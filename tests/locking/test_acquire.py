@@ -491,7 +491,7 @@ class TestADatabaseThatIsReadOnlyForAMoment:
 
 
 @pytest.mark.on_database("sqlite")
-def test_what_a_handler_of_signals_raises_right_after_begin_leaves_no_transaction() -> None:
+def test_what_a_handler_of_signals_raises_in_the_middle_of_a_statement_leaves_no_connection() -> None:
     def begin_and_raise(execute: Callable[..., Any], sql: str, *arguments: Any) -> Any:
         done = execute(sql, *arguments)
         if sql.startswith("BEGIN"):
@@ -500,5 +500,5 @@ def test_what_a_handler_of_signals_raises_right_after_begin_leaves_no_transactio
 
     with connection.execute_wrapper(begin_and_raise), pytest.raises(KeyboardInterrupt):
         take("nightly")
-    assert not connection.connection.in_transaction
+    assert connection.connection is None
     take("nightly").release()
