@@ -137,9 +137,12 @@ class Acquisition:
 
     def _undo(self) -> None:
         """Undo what was done when an error came. A Ctrl-C may come during a COMMIT, in the middle of another statement,
-        or right after a BEGIN of which Django does not know yet."""
+        or right after a BEGIN of which Django does not know yet. A session that can go on is kept: it is the caller's.
+        """
         self.leave_nothing()
-        if not transactions.is_private(self._alias):
+        try:
+            transactions.leave_no_transaction(self._alias)
+        except Error:
             transactions.drop(self._alias)
 
     @property

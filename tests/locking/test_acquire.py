@@ -491,14 +491,17 @@ class TestADatabaseThatIsReadOnlyForAMoment:
 
 
 @pytest.mark.on_database("sqlite")
-def test_what_a_handler_of_signals_raises_in_the_middle_of_a_statement_leaves_no_connection() -> None:
+def test_what_a_handler_of_signals_raises_right_after_begin_leaves_no_transaction() -> None:
     def begin_and_raise(execute: Callable[..., Any], sql: str, *arguments: Any) -> Any:
         done = execute(sql, *arguments)
         if sql.startswith("BEGIN"):
             raise KeyboardInterrupt
         return done
 
+    connection.ensure_connection()
+    session = connection.connection
     with connection.execute_wrapper(begin_and_raise), pytest.raises(KeyboardInterrupt):
         take("nightly")
-    assert connection.connection is None
+    assert connection.connection is session
+    assert not session.in_transaction
     take("nightly").release()
