@@ -26,7 +26,7 @@ from django_singlejob.process.received_signals import is_second_signal_received
 
 logger = logging.getLogger("django_singlejob")
 
-# How long a release is retried at least, in seconds, also if the lease is over.
+# How long a release is retried, in seconds, if the lease is over or after a second signal.
 LEAST_PATIENCE = 2.0
 
 
@@ -70,7 +70,7 @@ class Release:
 
         Raises ``LeaseLost`` if the database could not be reached while the lease lasted.
         """
-        alias, give_up_at = transactions.alias(), local_now() + max(self._left().total_seconds(), LEAST_PATIENCE)
+        alias, begun_at, patience = transactions.alias(), local_now(), self._left().total_seconds()
         for seconds in backoff():
             was_in_doubt = self.is_in_doubt
             try:
@@ -83,7 +83,9 @@ class Release:
             except Error as error:
                 if errors.is_undone(error):
                     self.is_in_doubt = was_in_doubt
-                is_over = is_private or local_now() + seconds > give_up_at
+                if is_second_signal_received():
+                    patience = LEAST_PATIENCE
+                is_over = is_private or local_now() + seconds > begun_at + max(patience, LEAST_PATIENCE)
                 if is_over or not _wait(pause, seconds, error):
                     raise self._left_to_expire(error) from error
                 message = "Releasing the lock %r failed and will be retried: %s"
@@ -221,4 +223,4 @@ def _wait(pause: Callable[[float], object], seconds: float, error: Error) -> boo
     if seconds == 0 or errors.is_transient(error):  # one try on a new connection is always made
         pause(seconds)
         return True
-    return errors.is_connection_lost(error) and not is_second_signal_received() and pause(seconds) is not False
+    return errors.is_connection_lost(error) and pause(seconds) is not False

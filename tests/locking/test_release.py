@@ -290,14 +290,14 @@ def test_a_mistake_is_tried_on_a_new_connection_and_then_given_up(trying: Trying
     assert len(at_exit._granted) == 1, "The exit tries once more."
 
 
-@pytest.mark.parametrize(("error", "made"), [(LOST, 2), (UNDONE, 30)], ids=["away", "others in the way"])
-def test_after_a_second_signal_no_database_that_is_away_is_waited_for(
-    trying: Trying, monkeypatch: pytest.MonkeyPatch, error: Exception, made: int
+@pytest.mark.parametrize("error", [LOST, UNDONE], ids=["away", "others in the way"])
+def test_after_a_second_signal_a_release_is_tried_for_two_seconds(
+    trying: Trying, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     monkeypatch.setattr("django_singlejob.locking.release.is_second_signal_received", lambda: True)
     tries = trying(error)
-    assert len(tries.made_at) >= made
-    assert (tries.passed < 1) == (error is LOST)
+    assert len(tries.made_at) > 3
+    assert 0.5 < tries.passed <= 2
     assert at_exit._granted == {}
 
 
