@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 # How long a process may take to exit after a signal, in seconds.
 PATIENCE = 20.0
+# Seconds between two signals: a call of the database may hold the first one up, and those of one second count as one.
+APART = 2.0
 # How long the workers have for the remaining work at the end, in seconds.
 DRAINING = 60.0
 
@@ -171,11 +173,11 @@ class Stage:
         self.note("left", number=backlog())
 
     def end(self, *applications: Application, signals: int = 1) -> None:
-        """Send SIGTERM `signals` times, a second apart, and note how long each took to exit. Kill the others."""
+        """Send SIGTERM `signals` times, and note how long each took to exit. Kill the others."""
         signalled = [application for application in applications if not application.told_at]
         for count in range(signals):
             self._tell(signalled)
-            self._await(signalled, 1.0 if count + 1 < signals else PATIENCE)
+            self._await(signalled, APART if count + 1 < signals else PATIENCE)
         for application in signalled:
             if application.process.poll() is None:
                 self._give_up(application)
