@@ -20,6 +20,7 @@ from django_singlejob.jobs.schedule import LONGEST, Every, parse
 from django_singlejob.jobs.slots import CatchUp, Policy
 from django_singlejob.process.escaping import cut, listed
 
+LEAST_GRACE = timedelta(seconds=1)
 LONGEST_RETRY_DELAY = timedelta(days=1)
 #: The attribute of a function that has ``@retried``.
 RETRIED = "singlejob_retries"
@@ -112,6 +113,11 @@ class Job:
         if self.catch_up not in get_args(CatchUp):
             raise SingleJobError(
                 f"Job {self.name!r}: catch_up is {quoted(self.catch_up)}, but must be 'none', 'latest' or 'all'."
+            )
+        if self.catch_up == "none" and self.misfire_grace is not None and self.misfire_grace < LEAST_GRACE:
+            raise SingleJobError(
+                f"Job {self.name!r}: with catch_up='none', no slot runs that is later than misfire_grace, which is "
+                f"{quoted(self.misfire_grace)}. Each run begins a little late, so make it a second or more."
             )
         if self.schedule is None:
             if self.time_zone is not None:

@@ -123,6 +123,11 @@ def test_it_cannot_be_changed_and_prints_no_address() -> None:
         ({"on_held": "wait"}, SingleJobError, "on_held is 'wait', but must be 'skip' or 'raise'"),
         ({"max_attempts": 0}, SingleJobError, "max_attempts is 0, but must be 1 or more"),
         ({"max_attempts": 10**20}, SingleJobError, "max_attempts is 10{20}, but must be 1 or more, and 10{9} at most"),
+        (
+            {"schedule": "@daily", "catch_up": "none", "misfire_grace": timedelta()},
+            SingleJobError,
+            "no slot runs that is later than misfire_grace, which is .*make it a second or more",
+        ),
         ({"lesae": MINUTE}, SingleJobError, "has no option 'lesae'. Did you mean 'lease'"),
         ({"colour": MINUTE}, SingleJobError, "has no option 'colour'. Its options are: name, schedule, "),
         ({"cron": "@daily"}, SingleJobError, "has no option 'cron'. Use schedule, such as"),
