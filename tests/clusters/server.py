@@ -24,11 +24,17 @@ django.setup()
 from django.db import Error  # noqa: E402
 
 from django_singlejob import SKIPPED, SingleJobError  # noqa: E402
-from django_singlejob.process.received_signals import blocked_signals, deferred_signals  # noqa: E402
+from django_singlejob.process.received_signals import (  # noqa: E402
+    blocked_signals,
+    deferred_signals,
+    is_second_signal_received,
+)
 from tests.clusters import jobs  # noqa: E402
 
 # How often a one-off is enqueued, in seconds.
 PAUSE = 0.8
+# How long it takes to end after a second signal, in seconds.
+LAST_GRACE = 3.0
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +45,8 @@ def serve(role: str) -> None:
         # In another thread than the calls, which may have to wait for the database.
         with blocked_signals():
             threading.Thread(target=order, daemon=True).start()
+    with blocked_signals():
+        threading.Thread(target=exit_at_second_signal, daemon=True).start()
     with deferred_signals() as signals:
         while not signals.received:
             try:
@@ -68,6 +76,14 @@ def order() -> None:
         else:
             jobs.history.note("ordered", number=number)
         time.sleep(PAUSE)
+
+
+def exit_at_second_signal() -> None:
+    """Exit although a COMMIT waits for a standby. Commands do that by themselves; in a program it is its own affair."""
+    while not is_second_signal_received():
+        time.sleep(0.1)
+    time.sleep(LAST_GRACE)
+    os._exit(1)
 
 
 def tell(error: BaseException) -> None:
