@@ -12,6 +12,7 @@ from django.db import Error, connections
 from django_singlejob.database.transactions import drop, forget_queries, is_in_testcase, leave_no_transaction
 from django_singlejob.process.clock import wait
 from django_singlejob.process.received_signals import heed_signals
+from django_singlejob.running.in_child import exit_at_once, status_after
 from django_singlejob.running.outcomes import Outcome, raised
 from django_singlejob.worker.due_run import Runnable
 
@@ -75,21 +76,18 @@ class Pool:
     def _work(self) -> None:
         heed_signals()
         pid = os.getpid()
-        while self._work_once(pid):
+        while True:
+            was_idle = self._tasks.empty()
+            task = self._next()
+            outcome = self._carry_out(task, was_idle=was_idle)
+            # A forked child that returned from the task has nothing more to do. The end of this thread would not end
+            # it: libraries start their own anew in each child.
+            if os.getpid() != pid:
+                exit_at_once(status_after(outcome.error) if outcome.error else 0)
+            self._returns.put((task, outcome))
+            self._woken()
             tidy_up()
             forget_queries()
-
-    def _work_once(self, pid: int) -> bool:
-        """``False`` if this is a forked child that returned from a task. It has only this thread and nothing more to
-        do: the connections belong to its parent, and so may a thread that has locked the queue."""
-        was_idle = self._tasks.empty()
-        task = self._next()
-        outcome = self._carry_out(task, was_idle=was_idle)
-        if os.getpid() != pid:
-            return False
-        self._returns.put((task, outcome))
-        self._woken()
-        return True
 
     def _carry_out(self, task: Runnable, *, was_idle: bool) -> Outcome:
         try:

@@ -758,6 +758,8 @@ def forks(how_the_child_ends: str) -> str:
     if pid == 0:
         if how_the_child_ends == "exits":
             sys.exit(0)
+        if how_the_child_ends == "has a thread":  # as libraries start one after a fork
+            threading.Thread(target=threading.Event().wait, daemon=True).start()
         return "child"
     os.waitpid(pid, 0)
     return "parent"

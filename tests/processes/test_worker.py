@@ -316,7 +316,7 @@ def test_processes_that_a_job_starts_get_signals(spawn: Spawn) -> None:
 
 @jobs_and_tasks
 def test_a_forked_child_ends_with_the_job_and_does_not_work_on(spawn: Spawn, kind: str) -> None:
-    for how_the_child_ends in "comes back", "exits":
+    for how_the_child_ends in "comes back", "exits", "has a thread":
         enqueue(name_of(kind, "forks"), how_the_child_ends)
     child = worker(spawn)
     eventually(all_are_done)  # it waits for its child
