@@ -174,6 +174,20 @@ BARE = {
     "processes/test_migrate.py::test_one_of_many_migrates_an_empty_database": "the same",
     "processes/test_supervisor.py::test_a_failure_is_recorded_with_its_traceback_and_logged_once": "the log has it too",
     "processes/test_schedules.py::test_of_six_servers_that_fire_for_a_slot_at_once_one_runs_it": "each says `ready`",
+    "processes/test_crontab_line.py::test_the_exit_status_shows_the_outcome": "the log has tracebacks",
+    "processes/test_left_behind.py::test_a_command_that_has_no_name_is_not_found": "the same",
+    "processes/test_shell_jobs.py::test_the_traceback_of_a_failure_is_appended_too": "the same",
+    "processes/test_worker_drain.py::test_two_that_drain_at_once_run_everything_due_once_and_both_end": "the same",
+    "processes/test_not_begun.py::test_a_process_that_was_forked_and_has_no_memory_is_no_second_command": "it has threads",
+    "processes/test_program_lines.py::test_a_slow_hook_is_a_part_of_the_run_and_changes_no_status": "the same",
+    "processes/test_program_lines.py::test_a_signal_during_the_hook_of_a_run_interrupts_the_run": "the same",
+    "processes/test_program_lines.py::test_a_program_may_map_the_exit_status_unless_it_has_forked": "the same",
+    "processes/test_containers.py::test_a_job_that_gets_no_process_or_no_thread_is_not_begun": "its tracing gets none",
+    "processes/test_containers.py::test_nor_is_a_shell_command": "the same",
+    "processes/test_containers.py::test_nor_is_a_one_off_which_another_server_runs": "the same",
+    "processes/test_terminals.py::test_no_command_fails_because_a_terminal_lacks_a_character": "its log fails",
+    "processes/test_terminals.py::test_if_the_command_is_interrupted_the_line_is_given_back": "its log is long",
+    "processes/test_wrong_set_ups.py::test_each_command_says_in_one_line_what_is_wrong_and_what_to_do": "Python warns",
 }
 
 
