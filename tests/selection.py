@@ -178,7 +178,7 @@ BARE = {
     "processes/test_left_behind.py::test_a_command_that_has_no_name_is_not_found": "the same",
     "processes/test_shell_jobs.py::test_the_traceback_of_a_failure_is_appended_too": "the same",
     "processes/test_worker_drain.py::test_two_that_drain_at_once_run_everything_due_once_and_both_end": "the same",
-    "processes/test_not_begun.py::test_a_process_that_was_forked_and_has_no_memory_is_no_second_command": "it has threads",
+    "processes/test_not_begun.py::test_a_process_that_was_forked_and_has_no_memory_is_no_second_command": "threads",
     "processes/test_program_lines.py::test_a_slow_hook_is_a_part_of_the_run_and_changes_no_status": "the same",
     "processes/test_program_lines.py::test_a_signal_during_the_hook_of_a_run_interrupts_the_run": "the same",
     "processes/test_program_lines.py::test_a_program_may_map_the_exit_status_unless_it_has_forked": "the same",
