@@ -26,7 +26,7 @@ from django_singlejob.process.received_signals import is_second_signal_received
 
 logger = logging.getLogger("django_singlejob")
 
-# How long a release is retried, in seconds, if the lease is over or after a second signal.
+# How long a release is retried, in seconds, if the lease is over, or (at least once) after a second signal.
 LEAST_PATIENCE = 2.0
 
 
@@ -83,7 +83,7 @@ class Release:
             except Error as error:
                 if errors.is_undone(error):
                     self.is_in_doubt = was_in_doubt
-                if is_second_signal_received():
+                if seconds and is_second_signal_received():
                     patience = LEAST_PATIENCE
                 is_over = is_private or local_now() + seconds > begun_at + max(patience, LEAST_PATIENCE)
                 if is_over or not _wait(pause, seconds, error):

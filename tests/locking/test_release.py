@@ -244,11 +244,12 @@ class Tries:
     def __init__(self, error: Exception) -> None:
         self.error = error
         self.made_at: list[float] = []
-        self.passed = 0.0
+        self.passed = self.each_takes = 0.0
         self.loss = ""
 
     def fail(self) -> NoReturn:
         self.made_at.append(self.passed)
+        self.passed += self.each_takes
         raise self.error
 
     def sleep(self, seconds: float) -> None:
@@ -261,8 +262,9 @@ LOST, MISTAKE, READ_ONLY = an_error("08006"), an_error("42601"), an_error("25006
 
 @pytest.fixture
 def trying(monkeypatch: pytest.MonkeyPatch) -> Trying:
-    def release(error: Exception, **terms: Any) -> Tries:
+    def release(error: Exception, each_takes: float = 0.0, **terms: Any) -> Tries:
         tries = Tries(error)
+        tries.each_takes = each_takes
         monkeypatch.setattr(Release, "_carry_out_once", lambda *_, **__: tries.fail())
         monkeypatch.setattr("django_singlejob.locking.release.local_now", lambda: local_now() + tries.passed)
         with pytest.raises(LeaseLost, match="is left to expire") as caught:
@@ -299,6 +301,11 @@ def test_after_a_second_signal_a_release_is_tried_for_two_seconds(
     assert len(tries.made_at) > 3
     assert 0.5 < tries.passed <= 2
     assert at_exit._granted == {}
+
+
+def test_even_then_it_is_tried_on_a_new_connection(trying: Trying, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("django_singlejob.locking.release.is_second_signal_received", lambda: True)
+    assert len(trying(LOST, each_takes=5.0).made_at) == 2
 
 
 def test_a_database_that_is_read_only_may_be_replaced_but_not_while_the_process_exits(trying: Trying) -> None:
