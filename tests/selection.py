@@ -178,7 +178,7 @@ BARE = {
     "contract/test_contention.py::test_a_stop_hits_what_it_names_or_nothing": "the same",
     "contract/test_takeover.py::test_of_many_processes_one_takes_over": "the same",
     "contract/test_surroundings.py::test_a_database_that_is_down_is_an_error_and_not_held": "the pool says so too",
-    "processes/test_hung_database.py::test_in_a_worker_that_runs": "Python warns",
+    "processes/test_hung_database.py::test_in_a_worker_that_runs": "its tracing prints",
     "processes/test_sick_servers.py::test_slots_one_offs_and_tasks_run_on_the_healthy_worker": "its tracing fails",
     "processes/test_sick_servers.py::test_a_shell_command_runs_on_the_healthy_server": "the same",
     "processes/test_wrong_set_ups.py::test_a_lock_that_may_not_be_deleted_is_left_to_expire": "the log has it too",

@@ -91,6 +91,7 @@ if is_in_life:
     INSTALLED_APPS += everywhere.INSTALLED_APPS
     ELASTIC_APM, CACHES, LOGGING = everywhere.ELASTIC_APM, everywhere.CACHES, everywhere.LOGGING
     if database["ENGINE"] == "django.db.backends.postgresql":
+        # As documented, but as short as the leases of the tests.
         options["pool"] = {"timeout": 2, "reconnect_timeout": 2}
 
 DATABASES = {"default": database | {"TEST": {"NAME": test_name}}}
